@@ -1,0 +1,427 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDrop::Tree - the prepared tree: make it, keep it up to date, import
+
+=head1 DESCRIPTION
+
+The prepared tree, .pg/tree, is upstream's source with patches/series applied
+and a relative symbolic link for each of our own files.  Directories are real:
+neither upstream's VPATH builds nor Meson follow linked ones.
+
+Beside the tree lie tree.key, what the tree was made from, and tree.manifest,
+every file of it but the links, with a digest.  A tree is only built when its
+key fits; when it does not, a new one is staged next to it and only the files
+that differ are replaced, each with a fresh time stamp, so that a build
+continues from its object files.  An edit that somebody made in the tree and
+that is not in the series is never overwritten.
+
+The key is removed before the first file is replaced and written after the
+last one, so that a tree left half way by a crash is completed by the next run.
+
+=cut
+
+package LazyDrop::Tree;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use File::Basename qw(dirname);
+use File::Find;
+
+use LazyDrop::Common;
+use LazyDrop::Meson;
+use LazyDrop::Series qw(series_digest apply_series commit_series
+  $series_tag);
+use LazyDrop::Upstream qw(locate_upstream unpack_upstream record_upstream
+  release_of pinned);
+
+our @EXPORT_OK = qw(prepare prepared_release overlay_files stage_upstream
+  local_edits);
+
+my $key_file = "$state_dir/tree.key";
+my $manifest_file = "$state_dir/tree.manifest";
+
+# Makefiles include this one; its time stamp is that of the last change.
+my $stamp_file = "$state_dir/prepared.mk";
+
+=pod
+
+=over
+
+=item overlay_files()
+
+Paths, relative to the checkout and to the tree alike, of our own files that
+belong into the tree: everything below src, contrib and doc, except the tools
+that make the tree.
+
+=cut
+
+sub overlay_files
+{
+	my @files;
+	find(
+		{
+			no_chdir => 1,
+			preprocess => sub { sort @_ },
+			wanted => sub {
+				my $path = substr($File::Find::name, length("$top/"));
+				if ($path eq 'src/tools/lazydrop')
+				{
+					$File::Find::prune = 1;
+					return;
+				}
+				return if -d $File::Find::name;
+
+				# what editors and failed merges leave
+				return if $path =~ m{(?:~|\.sw[a-p]|\.orig|\.rej|/\.?#[^/]*)$};
+				push @files, $path;
+			}
+		},
+		grep { -d } map { "$top/$_" } qw(src contrib doc));
+	return @files;
+}
+
+# The link that stands for one of our files in the tree.
+sub link_target
+{
+	my ($path) = @_;
+	my $depth = 2 + ($path =~ tr{/}{});
+	return ('../' x $depth) . $path;
+}
+
+# Digest of our tools: when these change, so may the tree that they make.
+sub tools_digest
+{
+	return sha256_data(map { slurp($_) } sort glob("'$top'/src/tools/lazydrop/LazyDrop/*.pm"));
+}
+
+sub read_manifest
+{
+	my %manifest;
+	return \%manifest unless -f $manifest_file;
+	foreach my $line (split /\n/, slurp($manifest_file))
+	{
+		my ($digest, $mode, $path) = $line =~ /^(\w+) (\d+) (.*)$/
+		  or fail("file \"$manifest_file\" is damaged",
+			"Remove \"$state_dir\" and prepare again.");
+		$manifest{$path} = [ $digest, $mode ];
+	}
+	return \%manifest;
+}
+
+sub scan_tree
+{
+	my ($dir) = @_;
+	my %found;
+	find(
+		{
+			no_chdir => 1,
+			wanted => sub {
+				my @st = lstat($File::Find::name);
+				return if -d _;
+				my $path = substr($File::Find::name, length($dir) + 1);
+				my $digest =
+				  -l _
+				  ? sha256_data(readlink($File::Find::name))
+				  : sha256_file($File::Find::name);
+				$found{$path} = [ $digest, $st[2] & 0777 ];
+			}
+		},
+		$dir);
+	return \%found;
+}
+
+=pod
+
+=item local_edits()
+
+Paths of files of the prepared tree that are not as prepare wrote them.
+
+=cut
+
+sub local_edits
+{
+	my $manifest = read_manifest();
+	my @edited;
+	foreach my $path (sort keys %$manifest)
+	{
+		my $file = "$tree_dir/$path";
+		if (-l $file)
+		{
+			push @edited, $path
+			  if sha256_data(readlink($file)) ne $manifest->{$path}[0];
+		}
+		elsif (!-f $file || sha256_file($file) ne $manifest->{$path}[0])
+		{
+			push @edited, $path;
+		}
+	}
+	return @edited;
+}
+
+=pod
+
+=item stage_upstream($upstream, $directory)
+
+Unpack pristine upstream source into an empty scratch directory and verify
+that it can take our files.  Returns the release.
+
+=cut
+
+sub stage_upstream
+{
+	my ($up, $dir) = @_;
+	my $release = unpack_upstream($up, $dir);
+	foreach my $path (overlay_files())
+	{
+		next unless -e "$dir/$path" || -l "$dir/$path";
+		fail( "$up->{what} already has the file \"$path\" that LazyDrop adds",
+			"It must be PostgreSQL's own source, without LazyDrop's patches; a prepared tree cannot be prepared again."
+		);
+	}
+	return $release;
+}
+
+# The release of the prepared tree, or undef when there is none.
+sub prepared_release
+{
+	return -f $key_file ? read_conf($key_file)->{release} : undef;
+}
+
+=pod
+
+=item prepare(%options)
+
+Make the tree, or bring it up to date.  Options: upstream (the user's
+--with-upstream), force (overwrite edits), build_tree (a build folder whose
+folders and Makefile links are to follow the tree).  Returns whether anything
+was changed.
+
+=cut
+
+sub prepare
+{
+	my (%opt) = @_;
+	take_lock();
+
+	my $up = locate_upstream($opt{upstream});
+	my @overlay = overlay_files();
+	my %overlay = map { $_ => sha256_file("$top/$_") } @overlay;
+	my %want = (
+		upstream => $up->{id},
+		series => series_digest("$top/patches"),
+		tools => tools_digest(),
+		overlay => sha256_data(map { "$_ $overlay{$_}\n" } @overlay));
+	my $have = -d $tree_dir && -f $key_file ? read_conf($key_file) : {};
+	my $changed = 0;
+
+	my $stale =
+	  grep { ($have->{$_} // '') ne $want{$_} } qw(upstream series tools);
+	$want{release} = $have->{release};
+	if ($stale || $opt{force})
+	{
+		$want{release} = replace_tree($up, $opt{force});
+		$changed = 1;
+	}
+	$changed = 1
+	  if link_overlay(\%overlay, $stale ? {} : read_overlay_record());
+
+	my $key = join('', map { "$_ = $want{$_}\n" } sort keys %want);
+	$changed = 1 if write_if_changed($key_file, $key);
+	record_upstream($up);
+
+	if ($changed || !-f $stamp_file)
+	{
+		spew($stamp_file,
+			"# Written by prepare; its time stamp is the tree's.\n");
+	}
+	update_build_tree($opt{build_tree}, sha256_data($key))
+	  if $opt{build_tree};
+	return $changed;
+}
+
+# Stage a new tree and move it, or what of it differs, into place.
+sub replace_tree
+{
+	my ($up, $force) = @_;
+	my $stage = scratch_dir('stage');
+
+	notice("unpacking $up->{what}");
+	my $release = stage_upstream($up, $stage);
+	my @patches =
+	  apply_series("$top/patches", $stage, $release eq pinned()->{release});
+	notice(sprintf("applied %d patch%s to PostgreSQL %s",
+			scalar(@patches), @patches == 1 ? '' : 'es', $release));
+	find(
+		{
+			no_chdir => 1,
+			wanted => sub {
+				return unless $File::Find::name =~ m{/meson\.build$};
+				my $path = substr($File::Find::name, length($stage) + 1);
+				my $text = slurp($File::Find::name);
+				return unless LazyDrop::Meson::needs_rewrite($path, $text);
+				spew($File::Find::name,
+					LazyDrop::Meson::rewrite($path, $text));
+			}
+		},
+		$stage);
+
+	my $new = scan_tree($stage);
+	my $old = read_manifest();
+	my $manifest = join('',
+		map { "$new->{$_}[0] $new->{$_}[1] $_\n" } sort keys %$new);
+
+	if (!-d $tree_dir)
+	{
+		unlink($key_file, $manifest_file);
+		spew($manifest_file, $manifest);
+		rename($stage, $tree_dir)
+		  or fail("could not rename \"$stage\" to \"$tree_dir\": $!");
+		return $release;
+	}
+
+	# Find out what is to be replaced before the first file is touched.
+	my (@replace, @remove, @edited);
+	foreach my $path (sort keys %$new)
+	{
+		my $file = "$tree_dir/$path";
+		my $is =
+		    -l $file ? sha256_data(readlink($file))
+		  : -f $file ? sha256_file($file)
+		  : '';
+		next
+		  if $is eq $new->{$path}[0]
+		  && (-l $file || ((stat($file))[2] & 0777) == $new->{$path}[1]);
+		push @replace, $path;
+		push @edited, $path
+		  if $is ne ''
+		  && $is ne $new->{$path}[0]
+		  && $is ne ($old->{$path} ? $old->{$path}[0] : '');
+	}
+	foreach my $path (sort keys %$old)
+	{
+		my $file = "$tree_dir/$path";
+		next if $new->{$path} || !-e $file;
+		push @remove, $path;
+		push @edited, $path if sha256_file($file) ne $old->{$path}[0];
+	}
+	if (@edited && !$force)
+	{
+		fail("the prepared tree has edits that the series does not hold",
+			(map { "edited: .pg/tree/$_" } @edited),
+			"Keep them as a commit and export it, or discard them with: src/tools/lazydrop/prepare --force"
+		);
+	}
+
+	unlink($key_file);
+	foreach my $path (@replace)
+	{
+		my $file = "$tree_dir/$path";
+		make_path(dirname($file));
+		rename("$stage/$path", $file)
+		  or fail("could not replace file \"$file\": $!");
+		utime(undef, undef, $file) unless -l $file;
+	}
+	unlink(map { "$tree_dir/$_" } @remove);
+	spew($manifest_file, $manifest);
+	return $release;
+}
+
+# What was linked into the tree last time: path => digest of the contents.
+sub read_overlay_record
+{
+	my %record;
+	return \%record unless -f "$state_dir/tree.overlay";
+	foreach my $line (split /\n/, slurp("$state_dir/tree.overlay"))
+	{
+		$record{$2} = $1 if $line =~ /^(\w+) (.*)$/;
+	}
+	return \%record;
+}
+
+# Link our files into the tree, and take out links to files that are gone.
+# Returns whether anything changed.
+sub link_overlay
+{
+	my ($overlay, $known) = @_;
+	my $changed = 0;
+	my $stamp = (stat($stamp_file))[9] // 0;
+	my $before = read_overlay_record();
+
+	foreach my $path (sort keys %$overlay)
+	{
+		my $file = "$tree_dir/$path";
+		my $target = link_target($path);
+		if (-l $file)
+		{
+			if (readlink($file) ne $target)
+			{
+				unlink($file);
+			}
+		}
+		elsif (-e $file)
+		{
+			# Some editors, and "sed -i", replace a link by a file.
+			fail( "\".pg/tree/$path\" is no longer a link to our \"$path\", and differs from it",
+				"Copy what you want to keep to \"$path\", and remove \".pg/tree/$path\"."
+			) if !-f $file || sha256_file($file) ne $overlay->{$path};
+			unlink($file);
+		}
+		if (!-l $file)
+		{
+			make_path(dirname($file));
+			symlink($target, $file)
+			  or fail("could not create symbolic link \"$file\": $!");
+			$changed = 1;
+		}
+
+		# Contents that changed under an old time stamp (a backup restored, a
+		# copy that keeps times) would leave stale object files.
+		if (   defined $known->{$path}
+			&& $known->{$path} ne $overlay->{$path}
+			&& (stat("$top/$path"))[9] <= $stamp)
+		{
+			utime(undef, undef, "$top/$path")
+			  or fail("could not set the time stamp of \"$path\": $!");
+		}
+	}
+	foreach my $path (sort keys %$before)
+	{
+		next if exists $overlay->{$path} || !-l "$tree_dir/$path";
+		unlink("$tree_dir/$path");
+		# folders that held nothing else go with it
+		for (my $dir = dirname($path); $dir ne '.'; $dir = dirname($dir))
+		{
+			rmdir("$tree_dir/$dir") or last;
+		}
+		$changed = 1;
+	}
+	write_if_changed("$state_dir/tree.overlay",
+		join('', map { "$overlay->{$_} $_\n" } sort keys %$overlay));
+	return $changed;
+}
+
+# A VPATH build folder holds the tree's folders and a link to each Makefile.
+sub update_build_tree
+{
+	my ($dir, $id) = @_;
+	my $record = "$dir/.lazydrop_tree";
+	return if !-d $dir || (-f $record && slurp($record) eq "$id\n");
+	run({ dir => $dir }, 'sh', "$tree_dir/config/prep_buildtree",
+		$tree_dir, '.');
+	spew($record, "$id\n");
+	return;
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

@@ -26,7 +26,7 @@ use Fcntl qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
 
-our @EXPORT = qw($top $state_dir $tree_dir $cache_dir
+our @EXPORT = qw($top $state_dir $tree_dir $cache_dir $throw_errors
   fail notice set_quiet slurp spew sha256_file sha256_data read_conf
   run run_ok capture git take_lock scratch_dir make_path remove_tree
   write_if_changed);
@@ -39,6 +39,9 @@ our $state_dir = "$top/.pg";
 our $tree_dir = "$state_dir/tree";
 our $cache_dir = $ENV{LAZYDROP_CACHE} || "$state_dir/cache";
 
+# While this is set, an error is thrown instead of ending the program.
+our $throw_errors = 0;
+
 my $progname = basename($0);
 my $quiet = 0;
 my $lock_handle;
@@ -49,6 +52,7 @@ my @scratch;
 sub fail
 {
 	my ($message, @hints) = @_;
+	die join("\n", $message, map { "  $_" } @hints) . "\n" if $throw_errors;
 	print STDERR "$progname: error: $message\n";
 	print STDERR "$progname: hint: $_\n" foreach @hints;
 	exit 1;
@@ -206,6 +210,7 @@ sub git_settings
 		'safe.directory=*', 'core.autocrlf=false',
 		'core.quotepath=false', 'core.fileMode=true',
 		'core.fsmonitor=false', 'core.hooksPath=/dev/null',
+		'core.fsync=none', 'core.looseCompression=0',
 		'commit.gpgSign=false', 'gc.auto=0',
 		'advice.detachedHead=false');
 }

@@ -39,6 +39,10 @@ my %word = (
 	'meson.build_root()' => 'lazydrop_build_root',);
 my %back = reverse %word;
 
+# The same in strings, where Meson itself puts in the directory.
+my $root = qr/\@(?:SOURCE|BUILD)_ROOT\@/;
+my $subdir = '/.pg/tree';
+
 # Other ways to say the same: none of upstream's files has one today, and one
 # that appears must not be missed.
 my $unknown = qr/meson\.(?:project_source_root|project_build_root|
@@ -48,7 +52,7 @@ sub needs_rewrite
 {
 	my ($path, $text) = @_;
 	return $path eq 'meson.build'
-	  || $text =~ /meson\.(?:\w+_)?(?:source|build)_root\b/;
+	  || $text =~ /meson\.(?:\w+_)?(?:source|build)_root\b|$root/;
 }
 
 # Rewrite the text of the meson.build at a path of the tree.
@@ -58,8 +62,9 @@ sub rewrite
 	fail("\"$path\" uses \"$&\", which prepare does not know how to rewrite")
 	  if $text =~ $unknown;
 	fail("\"$path\" has been rewritten already")
-	  if $text =~ /\Q$mark\E/ || $text =~ /lazydrop_(?:source|build)_root/;
+	  if $text =~ /\Q$mark\E|lazydrop_(?:source|build)_root|$root\Q$subdir\E/;
 	$text =~ s/(meson\.(?:source|build)_root\(\))/$word{$1}/g;
+	$text =~ s/($root)/$1$subdir/g;
 	return $text if $path ne 'meson.build';
 
 	$text =~ s{^(project\(.*?^\)\n)}{
@@ -77,6 +82,7 @@ sub restore
 	my ($text) = @_;
 	$text =~ s/^[^\n]*\Q$mark\E\n//mg;
 	$text =~ s/\b(lazydrop_(?:source|build)_root)\b/$back{$1}/g;
+	$text =~ s/($root)\Q$subdir\E/$1/g;
 	return $text;
 }
 

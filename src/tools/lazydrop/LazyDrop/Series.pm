@@ -26,12 +26,12 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use File::Path qw(make_path);
+use File::Basename qw(dirname);
 
 use LazyDrop::Common;
 
 our @EXPORT_OK = qw(read_series series_digest parse_patch verify_patch
-  apply_series commit_series write_series patch_size header_problems
+  apply_series commit_series write_series verify_series patch_size header_problems
   $series_tag $base_tag);
 
 # Tags in an imported tree: upstream's commit, and the last commit that the
@@ -229,7 +229,7 @@ sub verify_patch
 		fail("$where: upstream has no such file") unless -f "$tree/$path";
 		my @image = split /\n/, slurp("$tree/$path"), -1;
 		fail("$where: the file does not end with a newline")
-		  if pop(@image) ne '';
+		  if !@image || pop(@image) ne '';
 		my $offset = 0;
 		foreach my $hunk (@{ $file->{hunks} })
 		{
@@ -295,6 +295,39 @@ sub apply_series
 {
 	my ($dir, $tree, $exact) = @_;
 	return map { apply_patch($dir, $_, $tree, $exact) } read_series($dir);
+}
+
+=pod
+
+=item verify_series($tree, $directory)
+
+Verify that a series written by write_series turns upstream's commit of an
+imported tree into its HEAD.
+
+=cut
+
+sub verify_series
+{
+	my ($tree, $dir) = @_;
+	my $scratch = scratch_dir('verify');
+	my @changed = split /\n/,
+	  git($tree, 'diff', '--name-only', '--no-renames', "$base_tag..HEAD");
+	my %touched =
+	  map { $_->{path} => 1 }
+	  map { @{ parse_patch($dir, $_)->{files} } } read_series($dir);
+	foreach my $path (keys %touched)
+	{
+		make_path(dirname("$scratch/$path"));
+		spew("$scratch/$path", git($tree, 'show', "$base_tag:$path"));
+	}
+	apply_series($dir, $scratch, 1);
+	foreach my $path (@changed)
+	{
+		fail("the series does not reproduce \"$path\"")
+		  unless $touched{$path}
+		  && slurp("$scratch/$path") eq git($tree, 'show', "HEAD:$path");
+	}
+	return;
 }
 
 =pod

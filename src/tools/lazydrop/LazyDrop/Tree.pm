@@ -35,13 +35,13 @@ use File::Find;
 
 use LazyDrop::Common;
 use LazyDrop::Meson;
-use LazyDrop::Series qw(series_digest apply_series commit_series
-  $series_tag);
+use LazyDrop::Series qw(read_series series_digest apply_series commit_series
+  write_series verify_series $series_tag);
 use LazyDrop::Upstream qw(locate_upstream unpack_upstream record_upstream
   release_of pinned);
 
 our @EXPORT_OK = qw(prepare prepared_release overlay_files stage_upstream
-  local_edits);
+  local_edits tree_inputs import_tree export_tree);
 
 my $key_file = "$state_dir/tree.key";
 my $manifest_file = "$state_dir/tree.manifest";
@@ -94,10 +94,26 @@ sub link_target
 	return ('../' x $depth) . $path;
 }
 
-# Digest of our tools: when these change, so may the tree that they make.
-sub tools_digest
+# Our tools: when these change, so may the tree that they make.
+sub tools
 {
-	return sha256_data(map { slurp($_) } sort glob("'$top'/src/tools/lazydrop/LazyDrop/*.pm"));
+	return sort glob("'$top'/src/tools/lazydrop/LazyDrop/*.pm");
+}
+
+=pod
+
+=item tree_inputs()
+
+Paths, relative to the checkout, of our files that the tree is made from and
+that are not linked into it.
+
+=cut
+
+sub tree_inputs
+{
+	return ('upstream.conf', 'patches/series',
+		(map { "patches/$_.patch" } read_series("$top/patches")),
+		map { substr($_, length("$top/")) } tools());
 }
 
 sub read_manifest
@@ -207,7 +223,7 @@ was changed.
 sub prepare
 {
 	my (%opt) = @_;
-	take_lock();
+	take_lock() unless $opt{locked};
 
 	my $up = locate_upstream($opt{upstream});
 	my @overlay = overlay_files();
@@ -215,7 +231,7 @@ sub prepare
 	my %want = (
 		upstream => $up->{id},
 		series => series_digest("$top/patches"),
-		tools => tools_digest(),
+		tools => sha256_data(map { slurp($_) } tools()),
 		overlay => sha256_data(map { "$_ $overlay{$_}\n" } @overlay));
 	my $have = -d $tree_dir && -f $key_file ? read_conf($key_file) : {};
 	my $changed = 0;
@@ -225,7 +241,11 @@ sub prepare
 	$want{release} = $have->{release};
 	if ($stale || $opt{force})
 	{
+		# An imported tree's history follows the series.
+		my $reimport = is_imported();
+		require_exported($opt{force}) if $reimport;
 		$want{release} = replace_tree($up, $opt{force});
+		make_history($up) if $reimport;
 		$changed = 1;
 	}
 	$changed = 1
@@ -404,6 +424,138 @@ sub link_overlay
 	write_if_changed("$state_dir/tree.overlay",
 		join('', map { "$overlay->{$_} $_\n" } sort keys %$overlay));
 	return $changed;
+}
+
+=pod
+
+=item import_tree($force)
+
+Turn the prepared tree into a git work tree whose history is upstream's source
+and one commit for each patch of the series.  Edits made in the tree before
+stay in it, uncommitted.
+
+=cut
+
+sub import_tree
+{
+	my ($force) = @_;
+	prepare();
+	require_exported($force) if is_imported();
+	make_history(locate_upstream(undef));
+	return;
+}
+
+sub is_imported
+{
+	return -d "$tree_dir/.git";
+}
+
+# Refuse to go on when an imported tree holds work that the series does not.
+sub require_exported
+{
+	my ($force) = @_;
+	return if $force;
+	my $unexported =
+	  git($tree_dir, 'log', '--format=%h %s', "$series_tag..HEAD");
+	fail("the imported tree has commits that have not been exported",
+		(split /\n/, $unexported),
+		"Run export, or discard them with --force.")
+	  if $unexported ne ''
+	  || git($tree_dir, 'rev-parse', 'HEAD') ne
+	  git($tree_dir, 'rev-parse', "$series_tag^{commit}");
+	return;
+}
+
+# Make the history and put it below the tree.
+sub make_history
+{
+	my ($up) = @_;
+	my $scratch = scratch_dir('import');
+	my $release = stage_upstream($up, $scratch);
+	commit_series("$top/patches", $scratch, $release,
+		$release eq pinned()->{release});
+
+	# The tree's files differ from the history's in what LazyDrop::Meson does
+	# to some of them, which a filter hides.
+	my @rewritten;
+	foreach my $path (sort keys %{ read_manifest() })
+	{
+		next unless $path =~ m{(?:^|/)meson\.build$};
+		my $text = LazyDrop::Meson::restore(slurp("$tree_dir/$path"));
+		push @rewritten, $path
+		  if LazyDrop::Meson::needs_rewrite($path, $text);
+	}
+	my $filter = '../../src/tools/lazydrop/meson-filter';
+	git($scratch, 'config', 'filter.lazydrop.clean', "$filter clean");
+	git($scratch, 'config', 'filter.lazydrop.smudge', "$filter smudge %f");
+	git($scratch, 'config', 'filter.lazydrop.required', 'true');
+	spew("$scratch/.git/info/attributes",
+		"* -text -filter -ident\n"
+		  . join('', map { "/$_ filter=lazydrop\n" } @rewritten));
+	make_path("$scratch/.git/info");
+	spew("$scratch/.git/info/exclude",
+		"# our own files are links: edit and commit them in the checkout\n"
+		  . join('', map { "/$_\n" } overlay_files()));
+	spew("$scratch/.git/lazydrop-series",
+		series_digest("$top/patches") . "\n");
+
+	remove_tree("$tree_dir/.git");
+	rename("$scratch/.git", "$tree_dir/.git")
+	  or fail("could not move the history into \"$tree_dir\": $!");
+
+	# Made anew: git takes a file for changed when the index has another size.
+	unlink("$tree_dir/.git/index");
+	git($tree_dir, 'reset', '-q', '--mixed');
+	return;
+}
+
+=pod
+
+=item export_tree($force)
+
+Write the commits of an imported tree as the series.  Refuses when the tree has
+uncommitted edits, or when patches/ is not what was imported.  Returns the
+names of the patches.
+
+=cut
+
+sub export_tree
+{
+	my ($force) = @_;
+	take_lock();
+	fail("the prepared tree has not been imported",
+		"Run: src/tools/lazydrop/import")
+	  unless is_imported();
+	my $dirty = git($tree_dir, 'status', '--porcelain',
+		'--untracked-files=no');
+	fail("the imported tree has edits that have not been committed",
+		split /\n/, $dirty)
+	  if $dirty ne '';
+	my $record = "$tree_dir/.git/lazydrop-series";
+	fail( "patches/ has changed since the tree was imported",
+		"Bring the change into the tree by hand and export with --force, or discard the tree's commits with: src/tools/lazydrop/import --force"
+	  )
+	  if !$force
+	  && slurp($record) ne series_digest("$top/patches") . "\n";
+
+	# Written apart and verified before patches/ is touched.
+	my $scratch = scratch_dir('export');
+	spew("$scratch/series", slurp("$top/patches/series"));
+	my @names = write_series($tree_dir, $scratch);
+	verify_series($tree_dir, $scratch);
+
+	write_if_changed("$top/patches/$_.patch", slurp("$scratch/$_.patch"))
+	  foreach @names;
+	write_if_changed("$top/patches/series", slurp("$scratch/series"));
+	my %keep = map { $_ => 1 } @names;
+	foreach my $file (glob("'$top'/patches/*.patch"))
+	{
+		my ($name) = $file =~ m{([^/]*)\.patch$};
+		unlink($file) unless $keep{$name};
+	}
+	git($tree_dir, 'tag', '-f', $series_tag);
+	spew($record, series_digest("$top/patches") . "\n");
+	return @names;
 }
 
 # A VPATH build folder holds the tree's folders and a link to each Makefile.

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Top-level makefile of a checkout that has not been configured.  GNU make
+# prefers the GNUmakefile that configure leaves.
+#
+# The goals here need no configure: they install what is missing, fetch and
+# prepare the source, configure and build below .pg/, and run as an
+# unprivileged user where PostgreSQL demands it.
+#
+#   make demo          the main job, shown in a few minutes
+#   make check-world   upstream's whole test suite, and ours
+#   make check         a few minutes' worth of it
+#
+# UPSTREAM=TARBALL|DIR names PostgreSQL's source.
+
+automatic = demo check check-world
+
+help:
+	@echo 'make demo, make check and make check-world do everything by themselves;'
+	@echo 'to build and install, run ./configure first (see README.md).'
+
+$(automatic):
+	+@src/tools/lazydrop/auto $@
+
+# Goals that upstream has, and any other: what to do, and an error.
+.DEFAULT:
+	@echo 'You need to run ./configure first; see README.md.' >&2
+	@false
+
+# not to be looked for by the rule above
+Makefile: ;
+
+.PHONY: help $(automatic)

@@ -1,0 +1,165 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropUtils - look at drops in WAL, and time their replay
+
+=head1 DESCRIPTION
+
+What the tests and the demonstration share.  Nodes are those of
+PostgreSQL::Test::Cluster.
+
+=cut
+
+package LazyDropUtils;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Carp;
+use Exporter 'import';
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+
+our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
+  time_replay database_directories);
+
+=pod
+
+=over
+
+=item dbase_drop_records($node, $start, $end)
+
+Records of type XLOG_DBASE_DROP in the WAL that a node has in its own pg_wal,
+between two LSNs, as pg_waldump shows them.  Returns a list of hash references:
+lsn, prev (start of the record before it), pairs (a list of "tablespace/database").
+
+=cut
+
+sub dbase_drop_records
+{
+	my ($node, $start, $end) = @_;
+	my ($out, $err) = ('', '');
+	IPC::Run::run(
+		[
+			$node->installed_command('pg_waldump'),
+			'--path' => $node->data_dir . '/pg_wal',
+			'--rmgr' => 'Database',
+			'--start' => $start,
+			'--end' => $end
+		],
+		'>' => \$out,
+		'2>' => \$err) or croak "pg_waldump failed: $err";
+
+	my @records;
+	foreach my $line (split /\n/, $out)
+	{
+		my ($lsn, $prev, $desc) =
+		  $line =~ m{lsn: ([0-9A-F]+/[0-9A-F]+), prev ([0-9A-F]+/[0-9A-F]+), desc: (.*)$}
+		  or croak "unexpected line of pg_waldump: $line";
+		next unless $desc =~ /^DROP dir (.*)$/;
+		push @records,
+		  { lsn => $lsn, prev => $prev, pairs => [ split ' ', $1 ] };
+	}
+	return @records;
+}
+
+=pod
+
+=item create_replay_timer($primary)
+
+Create the function that time_replay calls on standbys.
+
+Polling takes a few microseconds, so the time is good to about that.  The
+position that the standby reports is the end of the last record replayed, which
+a page boundary may separate from the start of the next one; so a record is
+replayed when the position is beyond its start, and not when it is at its end.
+
+=cut
+
+sub create_replay_timer
+{
+	my ($primary) = @_;
+	$primary->safe_psql(
+		'postgres', q{
+		CREATE FUNCTION time_replay(prev pg_lsn, record pg_lsn)
+		RETURNS double precision LANGUAGE plpgsql AS $$
+		DECLARE
+			began timestamptz;
+		BEGIN
+			PERFORM pg_wal_replay_resume();
+			WHILE pg_last_wal_replay_lsn() <= prev LOOP
+			END LOOP;
+			began := clock_timestamp();
+			WHILE pg_last_wal_replay_lsn() <= record LOOP
+			END LOOP;
+			RETURN extract(epoch FROM clock_timestamp() - began) * 1000;
+		END $$});
+	return;
+}
+
+=pod
+
+=item hold_replay($standby)
+
+Pause replay on a standby, and wait until it is paused.
+
+=cut
+
+sub hold_replay
+{
+	my ($standby) = @_;
+	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
+	$standby->poll_query_until('postgres',
+		q{SELECT pg_get_wal_replay_pause_state() = 'paused'})
+	  or croak "replay was not paused";
+	return;
+}
+
+=pod
+
+=item time_replay($standby, $record, $end)
+
+Wait until a standby whose replay is held has received the WAL up to $end, let
+replay go on, and return how long replay of one record took, in milliseconds.
+The record is one that dbase_drop_records returned.
+
+=cut
+
+sub time_replay
+{
+	my ($standby, $record, $end) = @_;
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_receive_lsn() >= '$end'")
+	  or croak "WAL was not received";
+	return $standby->safe_psql('postgres',
+		"SELECT time_replay('$record->{prev}', '$record->{lsn}')",
+		timeout => $PostgreSQL::Test::Utils::timeout_default);
+}
+
+=pod
+
+=item database_directories($node, $oid)
+
+Directories that a node has for a database, in all tablespaces, as paths
+relative to its data directory.
+
+=cut
+
+sub database_directories
+{
+	my ($node, $oid) = @_;
+	my $data = $node->data_dir;
+	return map { substr($_, length($data) + 1) }
+	  grep { -d } ("$data/base/$oid", glob("'$data'/pg_tblspc/*/*/$oid"));
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

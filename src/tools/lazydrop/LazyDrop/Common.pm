@@ -26,7 +26,7 @@ use Fcntl qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
 
-our @EXPORT = qw($top $state_dir $tree_dir $cache_dir $throw_errors
+our @EXPORT = qw($top $state_dir $tree_dir $cache_dir
   fail notice set_quiet slurp spew sha256_file sha256_data read_conf
   run run_ok capture git take_lock scratch_dir make_path remove_tree
   write_if_changed);

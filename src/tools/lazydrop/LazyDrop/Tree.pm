@@ -57,7 +57,7 @@ my $stamp_file = "$state_dir/prepared.mk";
 
 Paths, relative to the checkout and to the tree alike, of our own files that
 belong into the tree: everything below src, contrib and doc, except the tools
-that make the tree.
+that make the tree, and what a test that was run by hand left.
 
 =cut
 
@@ -70,7 +70,7 @@ sub overlay_files
 			preprocess => sub { sort @_ },
 			wanted => sub {
 				my $path = substr($File::Find::name, length("$top/"));
-				if ($path eq 'src/tools/lazydrop')
+				if ($path eq 'src/tools/lazydrop' || $path =~ m{/tmp_check$})
 				{
 					$File::Find::prune = 1;
 					return;

@@ -450,7 +450,10 @@ EOF
 		push @stanzas, @$try;
 		spew("$apt/sources/lazydrop.sources", join("\n", @stanzas));
 		my ($status, $out) = capture({}, 'apt-get', @conf, '-q', 'update');
-		push @problems, grep { /^(?:E|W|Err)/ } split /\n/, $out;
+		foreach my $line (grep { /^(?:E|W|Err)/ } split /\n/, $out)
+		{
+			push @problems, $line unless grep { $_ eq $line } @problems;
+		}
 
 		my ($version, $release, $sha) = newest_source(\@conf, $pin);
 		next unless $version;

@@ -1,0 +1,361 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A stale or half-made source tree must never be built, an edit that somebody
+# made in it must never be lost, and whatever is wrong with the source that is
+# offered must be said in one clear error that leaves nothing behind.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use Digest::SHA;
+use PostgreSQL::Test::Utils;
+use ScratchCheckout;
+use Test::More;
+
+my $old_time = time - 1000000;
+
+sub mtime
+{
+	my ($path) = @_;
+	return (stat($path))[9];
+}
+
+# --- a tree from the user's tarball -------------------------------------------
+
+my $checkout = ScratchCheckout->new;
+my $top = $checkout->{top};
+my $tarball = $checkout->tarball('18.6');
+my $before = ScratchCheckout::fingerprint($tarball);
+my ($status, $out) = $checkout->run('prepare', "--with-upstream=$tarball");
+is($status, 0, 'prepare from a tarball');
+is(ScratchCheckout::fingerprint($tarball),
+	$before, 'the tarball is not modified');
+is( readlink("$top/.pg/tree/src/backend/storage/lazydrop/lazydrop.c"),
+	'../../../../../../src/backend/storage/lazydrop/lazydrop.c',
+	'our file is a relative link');
+is( $checkout->read('.pg/tree/src/backend/storage/lazydrop/lazydrop.c'),
+	"int lazydrop;\n",
+	'which leads to it');
+ok( !-l "$top/.pg/tree/src/backend/storage/lazydrop",
+	'folders are not links');
+ok(!-e "$top/.pg/tree/src/tools/lazydrop",
+	'the tools are not laid over the tree');
+like($checkout->read('.pg/tree/src/backend/storage/Makefile'),
+	qr/^SUBDIRS \+= lazydrop$/m, 'the series is applied');
+like(
+	$checkout->read('.pg/tree/meson.build'),
+	qr/^if false [^\n]*\nproject\(.*^endif /ms,
+	'the project() call is taken out of meson.build');
+like($checkout->read('.pg/tree/meson.build'),
+	qr/^root = lazydrop_source_root$/m, 'uses of the source root are rewritten');
+my $state = ScratchCheckout::fingerprint("$top/.pg");
+
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'prepare again');
+is($out, '', 'nothing to say');
+is(ScratchCheckout::fingerprint("$top/.pg"), $state, 'nothing is touched');
+($status, $out) = $checkout->run('prepare', '--print-release');
+is($out, "18.6\n", 'the release is known');
+
+# --- changes of our own files ---------------------------------------------------
+
+my $stamp = "$top/.pg/prepared.mk";
+$checkout->write('contrib/pg_new/deep/new.c', "new\n");
+utime($old_time, $old_time, $stamp);
+($status, $out) = $checkout->run('prepare');
+is($checkout->read('.pg/tree/contrib/pg_new/deep/new.c'),
+	"new\n", 'a new file is linked');
+ok(mtime($stamp) > $old_time, 'the stamp tells make');
+
+# Contents that change while the time goes backwards, as from a backup.
+my $ours = "$top/src/backend/storage/lazydrop/lazydrop.c";
+$checkout->write('src/backend/storage/lazydrop/lazydrop.c', "int changed;\n");
+utime($old_time, $old_time, $ours);
+($status, $out) = $checkout->run('prepare');
+ok(mtime($ours) > $old_time,
+	'changed contents with an old time get a fresh one');
+
+$checkout->remove('contrib');
+($status, $out) = $checkout->run('prepare');
+ok( !-l "$top/.pg/tree/contrib/pg_new/deep/new.c"
+	  && !-e "$top/.pg/tree/contrib",
+	'a file that is gone goes from the tree, with its folders');
+
+mkdir("$top/b") or die "could not create directory: $!";
+($status, $out) = $checkout->run('prepare', "--build-tree=$top/b");
+ok(-e "$top/b/followed", 'a build folder follows the tree');
+unlink("$top/b/followed");
+($status, $out) = $checkout->run('prepare', "--build-tree=$top/b");
+ok(!-e "$top/b/followed", 'and is left alone when it has');
+
+# An editor that replaces the link by a file.
+my $link = "$top/.pg/tree/src/backend/storage/lazydrop/README";
+unlink($link);
+ScratchCheckout::write_file($link, "edited\n");
+($status, $out) = $checkout->run('prepare');
+is($status, 1, 'a link that was replaced by an edited file is an error');
+like($out, qr{error: ".pg/tree/src/backend/storage/lazydrop/README" is no longer a link},
+	'it says which');
+is(slurp_file($link), "edited\n", 'and leaves the edit alone');
+unlink($link);
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'a link that is missing is made again');
+
+# --- changes of the series --------------------------------------------------------
+
+my $patch = $checkout->read('patches/register.patch');
+my $header = $patch =~ s/^---.*//msr;
+my $main_patch = "$header--- a/src/backend/main.c\n+++ b/src/backend/main.c\n"
+  . "\@\@ -5,2 +5,3 \@\@\n line 2\n+added\n \n";
+$checkout->write('patches/main.patch', $main_patch);
+$checkout->write('patches/series', "register.patch\nmain.patch\n");
+my @files = map { "$top/.pg/tree/src/backend/$_" }
+  qw(main.c other.c storage/Makefile);
+utime($old_time, $old_time, @files, $stamp);
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'prepare with another series');
+like(slurp_file($files[0]), qr/^line 2\nadded\n/m, 'the new patch is applied');
+ok(mtime($files[0]) > $old_time, 'the changed file has a fresh time');
+is(mtime($files[1]), $old_time, 'an unchanged file keeps its time');
+is(mtime($files[2]), $old_time, 'so does one that is patched as before');
+ok(mtime($stamp) > $old_time, 'the stamp tells make');
+
+# An edit in the tree that the series does not hold.
+append_to_file($files[1], "edit\n");
+$checkout->write('patches/series', "register.patch\n");
+rename("$top/patches/main.patch", "$top/main.patch");
+($status, $out) = $checkout->run('prepare');
+is($status, 1, 'an edit of the tree is not overwritten');
+like($out, qr{edited: \.pg/tree/src/backend/other\.c}, 'it is named');
+is(slurp_file($files[1]), "unchanged\nedit\n", 'it is still there');
+like(slurp_file($files[0]), qr/^added$/m, 'and nothing else was replaced');
+($status, $out) = $checkout->run('prepare', '--force');
+is($status, 0, 'prepare --force');
+is(slurp_file($files[1]), "unchanged\n", 'discards it');
+
+# A run that died between the first replaced file and the last.
+unlink("$top/.pg/tree.key", $files[0]);
+mkdir("$top/.pg/scratch-stage.1") or die "could not create directory: $!";
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'a tree that was left half way is completed');
+ok(-f $files[0], 'the missing file is there');
+is( join(' ', $checkout->state),
+	'prepared.mk tree tree.key tree.manifest tree.overlay upstream',
+	'no scratch is left');
+
+# --- a directory, and another release ----------------------------------------------
+
+my $dir = $checkout->source_dir('18.9');
+$before = ScratchCheckout::fingerprint($dir);
+($status, $out) = $checkout->run('prepare', "--with-upstream=$dir");
+is($status, 0, 'prepare from a directory, of another 18.x');
+is(ScratchCheckout::fingerprint($dir), $before,
+	'the directory is not modified');
+is( scalar(() = $out =~ /18\.9; the series was made on 18\.6/g),
+	1, 'one notice about the release');
+append_to_file("$dir/src/backend/other.c", "more\n");
+($status, $out) = $checkout->run('prepare');
+like(slurp_file($files[1]), qr/^more$/m,
+	'the tree follows an edit of the directory');
+
+# --- what is refused ------------------------------------------------------------------
+
+# Each on a checkout without a tree, which must have none afterwards, and on one
+# with a tree, which must stay as it was.
+my $fresh = ScratchCheckout->new;
+my $kept = ScratchCheckout->new;
+$kept->run('prepare', '--with-upstream=' . $kept->tarball('18.6'));
+
+sub refused
+{
+	my ($what, $upstream, $message) = @_;
+	my ($status, $out) = $fresh->run('prepare', "--with-upstream=$upstream");
+	is($status, 1, "$what: refused");
+	like($out, qr/^prepare: error: $message/m, "$what: says why");
+	is(scalar(() = $out =~ /: error: /g), 1, "$what: one error");
+	is(join(' ', $fresh->state), '', "$what: nothing is left");
+
+	my $before = ScratchCheckout::fingerprint("$kept->{top}/.pg/tree");
+	my $key = $kept->read('.pg/upstream');
+	($status, $out) = $kept->run('prepare', "--with-upstream=$upstream");
+	is($status, 1, "$what: refused where there is a tree");
+	is(ScratchCheckout::fingerprint("$kept->{top}/.pg/tree"),
+		$before, "$what: the tree stays");
+	is($kept->read('.pg/upstream'), $key, "$what: and so does the choice");
+	return;
+}
+
+refused('a missing file', "$top/none.tar.bz2", qr/upstream source .* does not exist/);
+refused(
+	'release 17',
+	$checkout->tarball('17.6'),
+	qr/.* is PostgreSQL 17\.6, but LazyDrop needs release 18\.x/);
+refused(
+	'release 19',
+	$checkout->source_dir('19beta1'),
+	qr/.* is PostgreSQL 19beta1, but LazyDrop needs release 18\.x/);
+refused(
+	'a tree that has our files',
+	$checkout->source_dir('18.6',
+		'src/backend/storage/lazydrop/lazydrop.c' => "int lazydrop;\n"),
+	qr/.* already has the file "src\/backend\/storage\/lazydrop\/lazydrop\.c"/);
+refused(
+	'a tree that has our patches',
+	$checkout->source_dir('18.6',
+		'src/backend/storage/Makefile' =>
+		  "SUBDIRS = aio\nSUBDIRS += lazydrop\ninclude common.mk\n"),
+	qr/patch "register\.patch", file "src\/backend\/storage\/Makefile".* does not apply/
+);
+refused('a prepared tree', "$top/.pg/tree", qr/.* already has the file/);
+refused(
+	'a release that the series does not fit',
+	$checkout->tarball('18.3',
+		'src/backend/storage/Makefile' => "SUBDIRS = other\n"),
+	qr/patch "register\.patch", .*the hunk does not apply/);
+refused(
+	'a release where a hunk fits in two places',
+	$checkout->tarball('18.4',
+		'src/backend/storage/meson.build' => "subdir('aio')\nsubdir('aio')\n"),
+	qr/patch "register\.patch", .*could land in 2 places, at lines 1, 2/);
+refused(
+	'a tree that was configured in place',
+	$checkout->source_dir('18.6', 'config.status' => "x\n"),
+	qr/source tree .* has been configured in place/);
+refused('a directory that is no source tree',
+	"$top/src", qr/directory .* is not a PostgreSQL source tree/);
+
+my $good = slurp_file($tarball);
+my $other = "$checkout->{base}/renamed.tar.bz2";
+ScratchCheckout::write_file($other, substr($good, 0, length($good) - 100));
+refused('a truncated tarball', $other, qr/could not unpack tarball/);
+ScratchCheckout::write_file($other, "this is no tarball\n");
+refused('a file that is no tarball', $other, qr/could not unpack tarball/);
+ScratchCheckout::write_file("$checkout->{base}/postgresql-18_18.6.orig.tar.bz2",
+	"$good ");
+refused(
+	'wrong contents under the pinned name',
+	"$checkout->{base}/postgresql-18_18.6.orig.tar.bz2",
+	qr/file .* has the name of the pinned release but not its contents/);
+
+# --- the machine's archive -------------------------------------------------------------
+
+my $archive = ScratchCheckout->new;
+my $apt = "$archive->{base}/etc-apt";
+mkdir($apt) or die "could not create directory: $!";
+mkdir("$apt/sources.list.d") or die "could not create directory: $!";
+ScratchCheckout::write_file("$apt/sources.list",
+	"deb [trusted=yes arch=amd64] http://archive.example/debian stable main contrib\n"
+	  . "deb http://third.example/apt stable-pgdg main\n");
+ScratchCheckout::write_file("$apt/sources.list.d/own.sources", <<'EOF');
+Types: deb
+URIs: http://archive.example/debian-security
+Suites: stable-security
+Components: main
+Signed-By: /usr/share/keyrings/example.gpg
+
+Types: deb
+URIs: http://off.example/debian
+Suites: stable
+Components: main
+Enabled: no
+EOF
+my $machine = ScratchCheckout::fingerprint($apt);
+my $original = "$archive->{base}/postgresql-18.6.tar.bz2";
+my $sum = Digest::SHA->new(256)->addfile($original)->hexdigest;
+
+# A make-believe archive whose unstable suite alone has the package.
+$archive->program('apt-config', "#!/bin/sh\necho \"ETC='$apt'\"\n");
+$archive->program('apt-cache', <<"EOF");
+#!/bin/sh
+grep -q 'Suites: unstable' "$archive->{top}"/.pg/apt/sources/* || exit 100
+cat <<END
+Package: postgresql-18
+Version: 18.6-1
+Checksums-Sha256:
+ $sum 123 postgresql-18_18.6.orig.tar.bz2
+
+END
+EOF
+$archive->program('apt-get', <<"EOF");
+#!/bin/sh
+echo "\$@" >>"$archive->{base}/apt.log"
+case "\$*" in
+	*source*)
+		cp "$original" postgresql-18_18.6.orig.tar.bz2
+		;;
+esac
+EOF
+($status, $out) = $archive->run('prepare');
+is($status, 0, 'prepare from the archive');
+like(
+	$out,
+	qr/in stable stable-security\n.*in stable\n.*in testing\n.*in unstable\n/s,
+	'suites: the machine\'s own, then newer ones up to unstable');
+ok(-f "$archive->{top}/.pg/cache/postgresql-18_18.6.orig.tar.bz2",
+	'the download is cached outside of the tree');
+my $sources = $archive->read('.pg/apt/sources/lazydrop.sources');
+like($sources, qr/^Signed-By: .*example\.gpg$/m, 'keys are carried over');
+unlike($sources, qr/trusted/i, 'signature checks are not turned off');
+unlike($sources, qr/third|off\.example/,
+	'nothing comes from third parties or disabled entries');
+is(ScratchCheckout::fingerprint($apt),
+	$machine, 'the machine\'s configuration is not touched');
+
+# Without network, and later without apt.
+$archive->program('apt-get', "#!/bin/sh\necho 'E: no network'; exit 100\n");
+$archive->program('apt-cache', "#!/bin/sh\nexit 100\n");
+$archive->remove('.pg/tree', '.pg/tree.key');
+($status, $out) = $archive->run('prepare');
+is($status, 0, 'the cached download needs no network');
+$archive->remove('.pg');
+($status, $out) = $archive->run('prepare');
+is($status, 1, 'no network and no tarball: refused');
+like($out, qr/error: could not find postgresql-18 in this machine's archive/,
+	'it says what is missing');
+is(scalar(() = $out =~ /hint: E: no network/g), 1, 'what apt said, once');
+like($out,
+	qr/hint: Get PostgreSQL 18\.6's source on another machine, as postgresql-18_18\.6\.orig\.tar\.bz2 .*--with-upstream=FILE/,
+	'and what to do');
+is(join(' ', $archive->state), '', 'nothing is left');
+
+# What apt delivers is not what its index promised.
+$archive->program('apt-cache', <<"EOF");
+#!/bin/sh
+cat <<END
+Package: postgresql-18
+Version: 18.6-1
+Checksums-Sha256:
+ $sum 123 postgresql-18_18.6.orig.tar.bz2
+END
+EOF
+$archive->program('apt-get', <<"EOF");
+#!/bin/sh
+case "\$*" in *source*) echo x >postgresql-18_18.6.orig.tar.bz2 ;; esac
+EOF
+($status, $out) = $archive->run('prepare');
+is($status, 1, 'a download that differs from the index: refused');
+like($out, qr/error: the tarball that apt fetched is not the one in its index/,
+	'it says so');
+is(join(' ', $archive->state), '', 'nothing is left');
+is( join(' ', grep { !/^\./ } slurp_dir("$archive->{top}/.pg/cache")),
+	'', 'and nothing is cached');
+
+# A search path that has what prepare needs, but not apt.
+my $path = "$archive->{base}/path";
+mkdir($path) or die "could not create directory: $!";
+unlink(map { "$archive->{base}/bin/$_" } qw(apt-get apt-cache apt-config));
+foreach my $name (qw(env perl sh git tar bzip2 cp mv sed))
+{
+	my ($found) = grep { -x } map { "$_/$name" } split /:/, $ENV{PATH};
+	symlink($found, "$path/$name") or die "could not link $name: $!";
+}
+$archive->{path} = $path;
+($status, $out) = $archive->run('prepare');
+is($status, 1, 'no apt and no tarball: refused');
+like($out, qr/error: there is no upstream source, and this system has no apt-get/,
+	'it says what is missing');
+like($out, qr/--with-upstream=FILE/, 'and what to do');
+
+done_testing();

@@ -1,0 +1,255 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# One drop of a database's directories is one XLOG_DBASE_DROP record that lists
+# all tablespaces, however many there are: a record for each tablespace would make
+# replay scan the buffer headers as often.  That holds for DROP DATABASE, for the
+# clean-up after a failed CREATE DATABASE, and for ALTER DATABASE SET TABLESPACE;
+# pg_waldump and pg_walinspect agree on it, on the primary, on a standby, and on
+# one that cascades from that.  Replay of each record is timed on each standby and
+# printed, but nothing is asserted about the times.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(dbase_drop_records create_replay_timer hold_replay
+  time_replay database_directories);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $ntablespaces = 12;
+my $tempdir = PostgreSQL::Test::Utils::tempdir_short();
+
+# Directories for the tablespaces of one server; returns number => path.
+sub tablespace_dirs
+{
+	my ($name) = @_;
+	mkdir("$tempdir/$name") or die "could not create directory: $!";
+	return map { $_ => "$tempdir/$name/ts$_" } 1 .. $ntablespaces;
+}
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf('postgresql.conf', 'autovacuum = off');
+$primary->start;
+create_replay_timer($primary);
+$primary->safe_psql('postgres', 'CREATE EXTENSION pg_walinspect');
+
+my %primary_dir = tablespace_dirs('p');
+foreach my $i (1 .. $ntablespaces)
+{
+	mkdir($primary_dir{$i}) or die "could not create directory: $!";
+	$primary->safe_psql('postgres',
+		"CREATE TABLESPACE ts$i LOCATION '$primary_dir{$i}'");
+}
+my %oid = map { split /\|/ } split /\n/,
+  $primary->safe_psql('postgres',
+	q{SELECT substr(spcname, 3), oid FROM pg_tablespace WHERE spcname ~ '^ts'}
+  );
+
+# A standby of a server, its tablespaces in directories of its own.
+sub make_standby
+{
+	my ($name, $from, $from_dir) = @_;
+	my %backup_dir = tablespace_dirs("$name-backup");
+	my %dir = tablespace_dirs($name);
+	$from->backup(
+		$name,
+		backup_options => [
+			map { ('--tablespace-mapping' => "$from_dir->{$_}=$backup_dir{$_}") }
+			  1 .. $ntablespaces
+		]);
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init_from_backup(
+		$from, $name,
+		has_streaming => 1,
+		tablespace_map => { map { $oid{$_} => $dir{$_} } 1 .. $ntablespaces });
+	$node->start;
+	return ($node, \%dir);
+}
+
+my ($standby, $standby_dir) = make_standby('standby', $primary, \%primary_dir);
+$primary->wait_for_replay_catchup($standby);
+my ($cascade, $cascade_dir) = make_standby('cascade', $standby, $standby_dir);
+my @standbys = ($standby, $cascade);
+my @nodes = ($primary, @standbys);
+my %dirs_of = (
+	primary => \%primary_dir,
+	standby => $standby_dir,
+	cascade => $cascade_dir);
+
+sub catch_up
+{
+	$primary->wait_for_replay_catchup($standby);
+	$standby->wait_for_replay_catchup($cascade, $primary);
+	return;
+}
+
+sub create_spread_database
+{
+	my ($name) = @_;
+	$primary->safe_psql('postgres', "CREATE DATABASE $name");
+	$primary->safe_psql($name,
+		join('',
+			map { "CREATE TABLE t$_ TABLESPACE ts$_ AS SELECT $_ AS i;\n" }
+			  1 .. $ntablespaces));
+	return $primary->safe_psql('postgres',
+		"SELECT oid FROM pg_database WHERE datname = '$name'");
+}
+
+# Run $action on the primary while replay is held, then let each standby replay
+# it, and look for its records everywhere.
+sub check_one_record
+{
+	my ($what, $expected_pairs, $action) = @_;
+	catch_up();
+	hold_replay($_) foreach @standbys;
+	my $start = $primary->lsn('insert');
+	$action->();
+
+	# A failure writes no commit record that would flush the others.
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	my $end = $primary->lsn('flush');
+
+	my @records = dbase_drop_records($primary, $start, $end);
+	is(scalar(@records), 1, "$what: one XLOG_DBASE_DROP on primary");
+	my $pairs = join(' ', sort @{ $records[0]{pairs} });
+	is( $pairs,
+		join(' ', sort @{$expected_pairs}),
+		"$what: it names every directory that goes, and no other");
+
+	foreach my $node (@nodes)
+	{
+		my $name = $node->name;
+		if ($node != $primary)
+		{
+			note(
+				sprintf("%s: replayed on %s in %.3f ms",
+					$what, $name, time_replay($node, $records[0], $end)));
+			$node->poll_query_until('postgres',
+				"SELECT pg_last_wal_replay_lsn() >= '$end'")
+			  or die "$name did not replay";
+			my @seen = dbase_drop_records($node, $start, $end);
+			is_deeply(\@seen, \@records,
+				"$what: pg_waldump sees the same on $name");
+		}
+		is( $node->safe_psql(
+				'postgres', qq{
+				SELECT start_lsn, description
+				FROM pg_get_wal_records_info('$start', '$end')
+				WHERE resource_manager = 'Database' AND record_type = 'DROP'}),
+			unpadded($records[0]{lsn}) . "|dir " . join(' ', @{ $records[0]{pairs} }),
+			"$what: pg_walinspect agrees on $name");
+	}
+	return;
+}
+
+# pg_waldump pads the lower half of an LSN.
+sub unpadded
+{
+	my ($lsn) = @_;
+	return $lsn =~ s{/0+(?=.)}{/}r;
+}
+
+# --- DROP DATABASE -----------------------------------------------------------
+
+my $victim = create_spread_database('victim');
+catch_up();
+foreach my $node (@nodes)
+{
+	is(scalar(database_directories($node, $victim)),
+		$ntablespaces + 1,
+		'the database has all its directories on ' . $node->name);
+}
+check_one_record(
+	'DROP DATABASE',
+	[ "1663/$victim", map { "$oid{$_}/$victim" } 1 .. $ntablespaces ],
+	sub { $primary->safe_psql('postgres', 'DROP DATABASE victim') });
+foreach my $node (@nodes)
+{
+	is_deeply([ database_directories($node, $victim) ],
+		[], 'DROP DATABASE: no directory is left on ' . $node->name);
+}
+
+# --- CREATE DATABASE that fails ----------------------------------------------
+
+# Copying goes tablespace by tablespace, in the order of the catalog, and meets a
+# file that it cannot read in the last one.
+my $template = create_spread_database('template');
+my $last = $primary->safe_psql('postgres',
+	q{SELECT oid FROM pg_tablespace WHERE spcname ~ '^ts' ORDER BY ctid DESC LIMIT 1}
+);
+my ($dir) = glob($primary->data_dir . "/pg_tblspc/$last/*/$template");
+$primary->safe_psql('postgres', 'CHECKPOINT');
+append_to_file("$dir/unreadable", 'x');
+chmod(0, "$dir/unreadable") or die "could not change mode: $!";
+my $next_oid = 900000;
+check_one_record(
+	'failed CREATE DATABASE',
+	[ "1663/$next_oid", map { "$oid{$_}/$next_oid" } 1 .. $ntablespaces ],
+	sub {
+		my ($status, undef, $stderr) = $primary->psql('postgres',
+			"CREATE DATABASE failed TEMPLATE template STRATEGY file_copy OID $next_oid"
+		);
+		isnt($status, 0, 'CREATE DATABASE fails');
+		like(
+			$stderr,
+			qr/could not open file "[^"]*unreadable": Permission denied/,
+			'because of the file that cannot be read');
+	});
+foreach my $node (@nodes)
+{
+	is_deeply([ database_directories($node, $next_oid) ],
+		[], 'failed CREATE DATABASE: no directory is left on ' . $node->name);
+}
+unlink("$dir/unreadable") or die "could not remove file: $!";
+
+# --- ALTER DATABASE SET TABLESPACE -------------------------------------------
+
+# Only the directory in the default tablespace moves.
+my $moved = create_spread_database('moved');
+$primary->safe_psql('moved',
+	'CREATE TABLE mine AS SELECT generate_series(1, 1000) AS i');
+$primary->safe_psql('moved', 'DROP TABLE t1');
+catch_up();
+$primary->safe_psql('postgres', 'CHECKPOINT');
+check_one_record(
+	'ALTER DATABASE SET TABLESPACE',
+	["1663/$moved"],
+	sub {
+		$primary->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE ts1');
+	});
+foreach my $node (@nodes)
+{
+	my $name = $node->name;
+	my @left = database_directories($node, $moved);
+	is(scalar(@left), $ntablespaces,
+		"ALTER DATABASE SET TABLESPACE: as many directories on $name");
+	ok(!-e $node->data_dir . "/base/$moved",
+		"ALTER DATABASE SET TABLESPACE: the old directory is gone on $name");
+	is( $node->safe_psql('moved', 'SELECT count(*), sum(i) FROM mine'),
+		'1000|500500',
+		"ALTER DATABASE SET TABLESPACE: the rows are there on $name");
+}
+
+# --- nothing is left ---------------------------------------------------------
+
+$primary->safe_psql('postgres', "DROP DATABASE $_") foreach qw(template moved);
+$primary->safe_psql('postgres', "DROP TABLESPACE ts$_")
+  foreach 1 .. $ntablespaces;
+catch_up();
+foreach my $node (@nodes)
+{
+	my $name = $node->name;
+	is_deeply([ sort { $a cmp $b } slurp_dir($node->data_dir . '/pg_tblspc') ],
+		[ '.', '..' ], "no symbolic link is left on $name");
+	my @left =
+	  map { glob("'$dirs_of{$name}{$_}'/*") } 1 .. $ntablespaces;
+	is_deeply(\@left, [], "no directory is left in any tablespace on $name");
+}
+
+$_->stop foreach reverse @nodes;
+
+done_testing();

@@ -31,3 +31,6 @@ $(automatic):
 Makefile: ;
 
 .PHONY: help $(automatic)
+
+# They share the prepared tree and, as root, the copy of the checkout.
+.NOTPARALLEL:

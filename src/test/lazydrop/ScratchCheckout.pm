@@ -47,6 +47,10 @@ sub new
 	my ($class) = @_;
 	my $base = abs_path(PostgreSQL::Test::Utils::tempdir());
 	my $self = bless { base => $base, top => "$base/checkout" }, $class;
+
+	# Settings of a user that must make no difference.
+	write_file("$base/gitconfig",
+		"[core]\n\tautocrlf = true\n[diff]\n\tinterHunkContext = 10\n");
 	make_path("$self->{top}/src/tools", "$base/bin");
 	IPC::Run::run([ 'cp', '-pR', "$real_top/src/tools/lazydrop",
 			"$self->{top}/src/tools/lazydrop" ])
@@ -95,7 +99,7 @@ sub upstream_files
 	return (
 		'configure' => "#!/bin/sh\nPACKAGE_VERSION='$release'\n",
 		'README.md' => "PostgreSQL\n",
-		'meson.build' => "project('postgresql',\n  ['c'],\n  version: '$release',\n)\n\nroot = meson.source_root()\n",
+		'meson.build' => "project('postgresql',\n  ['c'],\n  version: '$release',\n)\n\nroot = meson.source_root()\nflags = '-I\@SOURCE_ROOT\@/src -I\@BUILD_ROOT\@/src'\n",
 		'meson_options.txt' => "# none\n",
 		'config/prep_buildtree' => "#!/bin/sh\ntouch \"\$2/followed\"\n",
 		'src/backend/storage/Makefile' =>
@@ -121,7 +125,8 @@ sub tarball
 	my $name = "postgresql-$release";
 	my $path = "$self->{base}/$name.tar.bz2";
 	my $dir = $self->source_dir($release, %files);
-	IPC::Run::run([ 'tar', '-cjf', $path, '-C', dirname($dir), $name ])
+	# old, as those of a release are
+	IPC::Run::run([ 'tar', '-cjf', $path, '--mtime=2001-01-01', '-C', dirname($dir), $name ])
 	  or croak "could not make \"$path\"";
 	return $path;
 }
@@ -210,11 +215,12 @@ sub run
 	my ($self, $tool, @args) = @_;
 	local $ENV{PATH} = "$self->{base}/bin:" . ($self->{path} // $ENV{PATH});
 	local @ENV{qw(GIT_AUTHOR_NAME GIT_COMMITTER_NAME)} = ('test', 'test');
+	local $ENV{GIT_CONFIG_GLOBAL} = "$self->{base}/gitconfig";
 	local @ENV{qw(GIT_AUTHOR_EMAIL GIT_COMMITTER_EMAIL)} = ('test', 'test');
 	delete local $ENV{LAZYDROP_CACHE};
 	my $out = '';
 	my @command =
-	  $tool =~ m{^/|^git$}
+	  $tool =~ m{^/|^(?:git|env)$}
 	  ? $tool
 	  : "$self->{top}/src/tools/lazydrop/$tool";
 	IPC::Run::run([ @command, @args ], '<' => \undef, '>&' => \$out);

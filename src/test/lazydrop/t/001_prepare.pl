@@ -10,6 +10,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use Digest::SHA;
+use Fcntl qw(:flock);
+use IPC::Run;
 use PostgreSQL::Test::Utils;
 use ScratchCheckout;
 use Test::More;
@@ -50,6 +52,10 @@ like(
 	'the project() call is taken out of meson.build');
 like($checkout->read('.pg/tree/meson.build'),
 	qr/^root = lazydrop_source_root$/m, 'uses of the source root are rewritten');
+like(
+	$checkout->read('.pg/tree/meson.build'),
+	qr{-I\@SOURCE_ROOT\@/\.pg/tree/src -I\@BUILD_ROOT\@/\.pg/tree/src},
+	'in strings as well');
 my $state = ScratchCheckout::fingerprint("$top/.pg");
 
 ($status, $out) = $checkout->run('prepare');
@@ -90,6 +96,16 @@ unlink("$top/b/followed");
 ($status, $out) = $checkout->run('prepare', "--build-tree=$top/b");
 ok(!-e "$top/b/followed", 'and is left alone when it has');
 
+# One of ours that upstream has as well: that would be an edit without a patch.
+$checkout->write('src/backend/other.c', "ours\n");
+($status, $out) = $checkout->run('prepare');
+is($status, 1, 'a file of ours that upstream has is refused');
+like($out, qr/error: upstream already has the file "src\/backend\/other\.c"/,
+	'it is named');
+$checkout->remove('src/backend/other.c');
+is($checkout->read('.pg/tree/src/backend/other.c'),
+	"unchanged\n", 'upstream\'s is left alone');
+
 # An editor that replaces the link by a file.
 my $link = "$top/.pg/tree/src/backend/storage/lazydrop/README";
 unlink($link);
@@ -122,6 +138,13 @@ is(mtime($files[1]), $old_time, 'an unchanged file keeps its time');
 is(mtime($files[2]), $old_time, 'so does one that is patched as before');
 ok(mtime($stamp) > $old_time, 'the stamp tells make');
 
+# Both at once: our contents went back in time, and the series has changed.
+$checkout->write('src/backend/storage/lazydrop/lazydrop.c', "int again;\n");
+utime($old_time, $old_time, $ours);
+$checkout->write('patches/series', "# a comment\nregister.patch\nmain.patch\n");
+($status, $out) = $checkout->run('prepare');
+ok(mtime($ours) > $old_time, 'a fresh time, also when the series has changed');
+
 # An edit in the tree that the series does not hold.
 append_to_file($files[1], "edit\n");
 $checkout->write('patches/series', "register.patch\n");
@@ -134,6 +157,34 @@ like(slurp_file($files[0]), qr/^added$/m, 'and nothing else was replaced');
 ($status, $out) = $checkout->run('prepare', '--force');
 is($status, 0, 'prepare --force');
 is(slurp_file($files[1]), "unchanged\n", 'discards it');
+ok(mtime($files[0]) > $old_time,
+	'a file that is as upstream has it again has a fresh time, too');
+
+# A run that fails between the first replaced file and the last: one that would be
+# replaced is a directory that is not empty.
+$checkout->write('patches/main.patch',
+	$main_patch
+	  . "--- a/src/backend/other.c\n+++ b/src/backend/other.c\n"
+	  . "\@\@ -1 +1,2 \@\@\n unchanged\n+added\n");
+$checkout->write('patches/series', "register.patch\nmain.patch\n");
+unlink($files[1]);
+mkdir($files[1]) or die "could not create directory: $!";
+mkdir("$files[1]/x") or die "could not create directory: $!";
+($status, $out) = $checkout->run('prepare');
+isnt($status, 0, 'a run that fails half way');
+ok(!-e "$top/.pg/tree.key", 'leaves no key that would pass for a whole tree');
+like(slurp_file($files[0]), qr/^added$/m, 'one file has been replaced');
+rmdir("$files[1]/x");
+rmdir($files[1]);
+
+# The files that it has replaced are nobody's edits, whatever is asked for next.
+$checkout->write('patches/series', "register.patch\n");
+unlink("$top/patches/main.patch");
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'the next run completes the tree');
+is($checkout->read('.pg/tree/src/backend/main.c'),
+	{ ScratchCheckout::upstream_files('18.6') }->{'src/backend/main.c'},
+	'as the series is now');
 
 # A run that died between the first replaced file and the last.
 unlink("$top/.pg/tree.key", $files[0]);
@@ -145,6 +196,44 @@ is( join(' ', $checkout->state),
 	'prepared.mk tree tree.key tree.manifest tree.overlay upstream',
 	'no scratch is left');
 
+# Two at once: the second one waits.
+{
+	open(my $lock, '>>', "$top/.pg/lock") or die "could not open lock: $!";
+	flock($lock, LOCK_EX) or die "could not lock: $!";
+	my $said = '';
+	my $other = IPC::Run::start([ "$top/src/tools/lazydrop/prepare" ],
+		'>&' => \$said,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	pump $other until $said =~ /waiting for another prepare to finish/;
+	pass('a second prepare waits for the first');
+	close($lock);
+	ok($other->finish, 'and then goes on');
+}
+
+# The source is not needed as long as the tree is up to date.
+rename($tarball, "$tarball.gone") or die "could not rename: $!";
+($status, $out) = $checkout->run('prepare');
+is($status, 0, 'a tree that is up to date needs no source');
+$checkout->write('patches/series', "# changed\nregister.patch\n");
+($status, $out) = $checkout->run('prepare');
+is($status, 1, 'one that is not does');
+like($out, qr/error: upstream source .*, which the last prepare used, is gone/,
+	'it says so');
+rename("$tarball.gone", $tarball) or die "could not rename: $!";
+
+# The same name with other contents.
+$checkout->tarball('18.6', 'src/backend/other.c' => "other contents\n");
+my $renamed = "$checkout->{base}/mine.tar.bz2";
+rename($tarball, $renamed) or die "could not rename: $!";
+$checkout->run('prepare', "--with-upstream=$renamed");
+is(slurp_file($files[1]), "other contents\n", 'another tarball');
+$checkout->tarball('18.6', 'src/backend/other.c' => "yet other contents\n");
+rename($tarball, $renamed) or die "could not rename: $!";
+$checkout->run('prepare');
+is(slurp_file($files[1]), "yet other contents\n",
+	'a tarball that changes under its name');
+$checkout->tarball('18.6');
+
 # --- a directory, and another release ----------------------------------------------
 
 my $dir = $checkout->source_dir('18.9');
@@ -155,6 +244,8 @@ is(ScratchCheckout::fingerprint($dir), $before,
 	'the directory is not modified');
 is( scalar(() = $out =~ /18\.9; the series was made on 18\.6/g),
 	1, 'one notice about the release');
+symlink($dir, "$checkout->{base}/current") or die "could not link: $!";
+$checkout->run('prepare', "--with-upstream=$checkout->{base}/current");
 append_to_file("$dir/src/backend/other.c", "more\n");
 ($status, $out) = $checkout->run('prepare');
 like(slurp_file($files[1]), qr/^more$/m,
@@ -229,6 +320,9 @@ refused('a directory that is no source tree',
 my $good = slurp_file($tarball);
 my $other = "$checkout->{base}/renamed.tar.bz2";
 ScratchCheckout::write_file($other, substr($good, 0, length($good) - 100));
+($status, $out) = $fresh->run('prepare', '--no-such-option');
+like($out, qr/^prepare: error: unknown option: no-such-option\nprepare: hint: Try/,
+	'an unknown option');
 refused('a truncated tarball', $other, qr/could not unpack tarball/);
 ScratchCheckout::write_file($other, "this is no tarball\n");
 refused('a file that is no tarball', $other, qr/could not unpack tarball/);
@@ -247,7 +341,8 @@ mkdir($apt) or die "could not create directory: $!";
 mkdir("$apt/sources.list.d") or die "could not create directory: $!";
 ScratchCheckout::write_file("$apt/sources.list",
 	"deb [trusted=yes arch=amd64] http://archive.example/debian stable main contrib\n"
-	  . "deb http://third.example/apt stable-pgdg main\n");
+	  . "deb http://third.example/apt stable-pgdg main\n"
+	  . "deb http://vendor.example/apt stable main\n");
 ScratchCheckout::write_file("$apt/sources.list.d/own.sources", <<'EOF');
 Types: deb
 URIs: http://archive.example/debian-security
@@ -282,6 +377,13 @@ $archive->program('apt-get', <<"EOF");
 #!/bin/sh
 echo "\$@" >>"$archive->{base}/apt.log"
 case "\$*" in
+	*indextargets*)
+		echo "http://archive.example/debian stable Debian"
+		echo "http://archive.example/debian testing Debian"
+		echo "http://archive.example/debian unstable Debian"
+		echo "http://archive.example/debian-security stable-security Debian"
+		echo "http://vendor.example/apt stable Vendor"
+		;;
 	*source*)
 		cp "$original" postgresql-18_18.6.orig.tar.bz2
 		;;
@@ -291,15 +393,21 @@ EOF
 is($status, 0, 'prepare from the archive');
 like(
 	$out,
-	qr/in stable stable-security\n.*in stable\n.*in testing\n.*in unstable\n/s,
+	qr/in stable stable stable-security\n.*in stable stable\n.*in testing testing\n.*in unstable unstable\n/s,
 	'suites: the machine\'s own, then newer ones up to unstable');
 ok(-f "$archive->{top}/.pg/cache/postgresql-18_18.6.orig.tar.bz2",
 	'the download is cached outside of the tree');
 my $sources = $archive->read('.pg/apt/sources/lazydrop.sources');
 like($sources, qr/^Signed-By: .*example\.gpg$/m, 'keys are carried over');
 unlike($sources, qr/trusted/i, 'signature checks are not turned off');
-unlike($sources, qr/third|off\.example/,
+unlike($sources, qr/third|off\.example|vendor/,
 	'nothing comes from third parties or disabled entries');
+foreach my $name (
+	'Acquire::AllowInsecureRepositories', 'APT::Get::AllowUnauthenticated')
+{
+	like($archive->read('.pg/apt/apt.conf'),
+		qr/^$name "false";$/m, "$name is off, whatever the machine says");
+}
 is(ScratchCheckout::fingerprint($apt),
 	$machine, 'the machine\'s configuration is not touched');
 
@@ -332,7 +440,10 @@ END
 EOF
 $archive->program('apt-get', <<"EOF");
 #!/bin/sh
-case "\$*" in *source*) echo x >postgresql-18_18.6.orig.tar.bz2 ;; esac
+case "\$*" in
+	*indextargets*) echo "http://archive.example/debian stable Debian" ;;
+	*source*) echo x >postgresql-18_18.6.orig.tar.bz2 ;;
+esac
 EOF
 ($status, $out) = $archive->run('prepare');
 is($status, 1, 'a download that differs from the index: refused');

@@ -67,6 +67,32 @@ commit("our-topic\n\n$trailer");
 ($status, $out) = $checkout->run('import');
 is($status, 1, 'import does not discard a commit that was not exported');
 like($out, qr/hint: \w+ our-topic/, 'it is named');
+my $series = $checkout->read('patches/series');
+$checkout->write('patches/series', "# pulled\n$series");
+foreach my $options ([], ['--force'])
+{
+	($status, $out) = $checkout->run('prepare', @$options);
+	is($status, 1, "nor does prepare @$options, when the series has changed");
+	is($checkout->git('log', '-1', '--format=%s'),
+		"our-topic\n", 'it is still there');
+}
+$checkout->write('patches/series', $series);
+
+# Nor is whatever else one keeps in such a repository lost.
+$checkout->git('branch', 'mine');
+$checkout->git('reset', '-q', '--hard', 'lazydrop/series');
+($status, $out) = $checkout->run('import');
+is($status, 1, 'import does not discard a branch');
+like($out, qr{hint: refs/heads/mine}, 'it is named');
+$checkout->git('reset', '-q', '--hard', 'mine');
+$checkout->git('branch', '-D', '-q', 'mine');
+
+# A rebase that is not finished would export what it has come to.
+$checkout->git('checkout', '-q', 'HEAD~1');
+($status, $out) = $checkout->run('export');
+is($status, 1, 'export in the middle of a rebase is refused');
+like($out, qr/error: the imported tree is not on its branch/, 'it says so');
+$checkout->git('checkout', '-q', 'lazydrop');
 $checkout->write('src/backend/storage/lazydrop/more.c', "int more;\n");
 ($status, $out) = $checkout->run('prepare');
 is($status, 0, 'prepare goes on in an imported tree');
@@ -111,11 +137,11 @@ is($status, 0, 'which can be imported');
 
 # The first and the last line of a file, and two edits close to each other.
 my %edit = (
-	'^line 1$' => "first();\nline 1",
+	'^line 1$' => "line 1\nsecond();",
 	'^line 2$' => 'line two',
 	'^line 3$' => "line 3\nthird();");
-$lines = slurp_file($main);
-foreach my $pattern (keys %edit)
+$lines = "first();\n" . slurp_file($main);
+foreach my $pattern (sort keys %edit)
 {
 	$lines =~ s/$pattern/$edit{$pattern}/m;
 }
@@ -123,17 +149,20 @@ ScratchCheckout::write_file($main, "${lines}last();\n");
 commit("edges\n\n$trailer");
 ($status, $out) = $checkout->run('export');
 is($status, 0, 'export of edits at both ends of a file');
+is(join(' ', $checkout->read('patches/edges.patch') =~ /^-(?!-)(.*)$/mg),
+	'line 2', 'no line is repeated that has not changed');
 $checkout->remove('.pg/tree', '.pg/tree.key');
 ($status, $out) = $checkout->run('prepare');
 is($status, 0, 'a new tree from the exported series');
 is(slurp_file($main), "${lines}last();\n", 'has the same text');
+
 ($status, $out) = $checkout->run('import');
 is($status, 0, 'import');
 
 # patches/ changed underneath, as by a pull.
 $checkout->write('patches/edges.patch',
 	$checkout->read('patches/edges.patch') =~
-	  s/^\+first\(\);$/+other();/mr);
+	  s/^\+third\(\);$/+other();/mr);
 $before = patches();
 ($status, $out) = $checkout->run('export');
 is($status, 1, 'export refuses to overwrite patches that changed');
@@ -211,6 +240,24 @@ export_refused(
 	sub {
 		append_to_file($main, "x\n");
 		commit("fixup! register\n\n$trailer");
+	});
+export_refused(
+	'an emptied file',
+	qr/"src\/backend\/other\.c" does not end with a newline/,
+	sub {
+		ScratchCheckout::write_file("$top/.pg/tree/src/backend/other.c", '');
+		commit("emptied\n\n$trailer");
+	});
+export_refused(
+	'a merge',
+	qr/is a merge/,
+	sub {
+		$checkout->git('checkout', '-q', '-b', 'side');
+		append_to_file($main, "x\n");
+		commit("side\n\n$trailer");
+		$checkout->git('checkout', '-q', 'lazydrop');
+		$checkout->git('merge', '-q', '--no-ff', '-m', 'merge', 'side');
+		$checkout->git('branch', '-q', '-D', 'side');
 	});
 export_refused(
 	'a name that is there already',
@@ -326,6 +373,15 @@ check_finds(
 	'a page that the manual does not know',
 	qr{"doc/src/sgml/filelist\.sgml" does not list "doc/src/sgml/x\.sgml"},
 	'doc/src/sgml/x.sgml' => "<x/>\n");
+
+# git runs hooks with variables that lead to the repository of the commit.
+{
+	local $ENV{GIT_DIR} = "$top/.git";
+	local $ENV{GIT_INDEX_FILE} = "$top/.git/index";
+	($status, $out) = $checkout->run('check');
+	is($status, 0, 'check in a hook of git');
+	ok(!-e "$top/.git", 'touches no other repository');
+}
 
 # What remains after all of these is what was there before.
 ($status, $out) = $checkout->run('check');

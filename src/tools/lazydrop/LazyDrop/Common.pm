@@ -28,7 +28,7 @@ use File::Path qw(make_path remove_tree);
 
 our @EXPORT = qw($top $state_dir $tree_dir $cache_dir
   fail notice set_quiet slurp spew sha256_file sha256_data read_conf
-  run run_ok capture git take_lock scratch_dir make_path remove_tree
+  run run_ok capture git get_options take_lock scratch_dir make_path remove_tree
   write_if_changed);
 
 # The checkout that this file is in, whatever the current directory is.
@@ -41,6 +41,13 @@ our $cache_dir = $ENV{LAZYDROP_CACHE} || "$state_dir/cache";
 
 # While this is set, an error is thrown instead of ending the program.
 our $throw_errors = 0;
+
+# git hands these to the programs that it runs, as when a tool is called from a
+# hook; here they would lead to another repository.
+delete @ENV{
+	grep { /^GIT_(?:DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|PREFIX|NAMESPACE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES)$/
+	  } keys %ENV
+};
 
 my $progname = basename($0);
 my $quiet = 0;
@@ -201,13 +208,14 @@ sub git
 {
 	my ($dir, @args) = @_;
 	return run({ dir => $dir, stderr => 'apart' },
-		'git', git_settings(), @args);
+		'git', git_settings($dir), @args);
 }
 
 sub git_settings
 {
+	my ($dir) = @_;
 	return map { ('-c', $_) } (
-		'safe.directory=*', 'core.autocrlf=false',
+		"safe.directory=$dir", 'core.autocrlf=false',
 		'core.quotepath=false', 'core.fileMode=true',
 		'core.fsmonitor=false', 'core.hooksPath=/dev/null',
 		'core.fsync=none', 'core.looseCompression=0',
@@ -215,10 +223,26 @@ sub git_settings
 		'advice.detachedHead=false');
 }
 
+# Getopt::Long, with its complaints in our style.
+sub get_options
+{
+	my (%spec) = @_;
+	my @complaints;
+	require Getopt::Long;
+	local $SIG{__WARN__} = sub { push @complaints, lcfirst $_[0]; };
+	return if Getopt::Long::GetOptions(%spec);
+	chomp @complaints;
+	fail($complaints[0], "Try \"$progname --help\" for more information.");
+	return;
+}
+
 # Only one of the tools at a time may work on the prepared tree.
 sub take_lock
 {
-	make_path($state_dir);
+	make_path($state_dir, { error => \my $errors });
+	fail("could not create directory \"$state_dir\": "
+		  . (values %{ $errors->[0] })[0])
+	  if @$errors;
 	open($lock_handle, '>>', "$state_dir/lock")
 	  or fail("could not open file \"$state_dir/lock\": $!",
 		"The directory belongs to another user; remove it, or run this as that user."

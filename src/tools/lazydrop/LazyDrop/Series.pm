@@ -255,29 +255,19 @@ sub verify_patch
 	return \%result;
 }
 
-# Apply one patch with git apply, and make sure that it did what verify_patch
-# said that it must.
+# Apply one patch.  verify_patch knows what the files become, so there is nothing
+# left to do for git apply, which takes the nearest of several places, depends on
+# the user's settings, and does nothing at all, successfully, inside an ignored
+# folder of somebody's checkout.
 sub apply_patch
 {
 	my ($dir, $name, $tree, $exact) = @_;
 	my $patch = parse_patch($dir, $name);
-	my $expected = verify_patch($patch, $tree, $exact);
-
-	# git apply inside an ignored folder of somebody's checkout skips every
-	# file and reports success; the ceiling makes it look no further up.
-	run(
-		{
-			dir => $tree,
-			env => { GIT_CEILING_DIRECTORIES => $state_dir }
-		},
-		'git',
-		'apply',
-		'--whitespace=nowarn',
-		"$dir/$name.patch");
-	foreach my $path (sort keys %$expected)
+	my $result = verify_patch($patch, $tree, $exact);
+	foreach my $path (sort keys %$result)
 	{
-		fail("patch \"$name.patch\" was applied to \"$path\" in another way than verified"
-		) if slurp("$tree/$path") ne $expected->{$path};
+		spew("$tree/$path", $result->{$path},
+			(stat("$tree/$path"))[2] & 07777);
 	}
 	return $patch;
 }
@@ -457,12 +447,12 @@ sub render_file
 	my @old = split /\n/, git($tree, 'show', "$commit^:$path"), -1;
 	my @new = split /\n/, git($tree, 'show', "$commit:$path"), -1;
 	fail("\"$path\" does not end with a newline")
-	  if pop(@old) ne '' || pop(@new) ne '';
+	  if (pop(@old) // 'none') ne '' || (pop(@new) // 'none') ne '';
 
 	# The changes without context: [old start, old end, new start, new end],
 	# zero-based and half-open.
 	my @changes;
-	my $diff = git($tree, 'diff', '-U0', '--no-color', '--no-ext-diff',
+	my $diff = git($tree, 'diff', '-U0', '--inter-hunk-context=0', '--no-color', '--no-ext-diff',
 		'--no-renames', '--diff-algorithm=myers', '--indent-heuristic',
 		"$commit^", $commit, '--', $path);
 	while ($diff =~ /^\@\@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? \@\@/mg)
@@ -535,7 +525,7 @@ sub widen
 	foreach my $before (reverse @$hunks)
 	{
 		last if $before->{old_end} < $hunk{old_begin};
-		if ($before->{old_begin} < $hunk{old_begin})
+		if ($before->{old_begin} <= $hunk{old_begin})
 		{
 			$hunk{old_begin} = $before->{old_begin};
 			$hunk{new_begin} = $before->{new_begin};

@@ -46,6 +46,9 @@ our @EXPORT_OK = qw(prepare prepared_release overlay_files stage_upstream
 my $key_file = "$state_dir/tree.key";
 my $manifest_file = "$state_dir/tree.manifest";
 
+# That of the tree that is being put in place of another.
+my $next_manifest_file = "$manifest_file.next";
+
 # Makefiles include this one; its time stamp is that of the last change.
 my $stamp_file = "$state_dir/prepared.mk";
 
@@ -118,12 +121,14 @@ sub tree_inputs
 
 sub read_manifest
 {
+	my ($file) = @_;
+	$file //= $manifest_file;
 	my %manifest;
-	return \%manifest unless -f $manifest_file;
-	foreach my $line (split /\n/, slurp($manifest_file))
+	return \%manifest unless -f $file;
+	foreach my $line (split /\n/, slurp($file))
 	{
 		my ($digest, $mode, $path) = $line =~ /^(\w+) (\d+) (.*)$/
-		  or fail("file \"$manifest_file\" is damaged",
+		  or fail("file \"$file\" is damaged",
 			"Remove \"$state_dir\" and prepare again.");
 		$manifest{$path} = [ $digest, $mode ];
 	}
@@ -214,16 +219,18 @@ sub prepared_release
 =item prepare(%options)
 
 Make the tree, or bring it up to date.  Options: upstream (the user's
---with-upstream), force (overwrite edits), build_tree (a build folder whose
-folders and Makefile links are to follow the tree).  Returns whether anything
-was changed.
+--with-upstream), force (overwrite edits), drop_commits (of an imported tree,
+that have not been exported), build_tree (a build folder whose
+folders and Makefile links are to follow the tree), exported (the series has
+just been exported from the tree: take it as the tree's).  Returns whether
+anything was changed.
 
 =cut
 
 sub prepare
 {
 	my (%opt) = @_;
-	take_lock() unless $opt{locked};
+	take_lock() unless $opt{exported};
 
 	my $up = locate_upstream($opt{upstream});
 	my @overlay = overlay_files();
@@ -242,14 +249,14 @@ sub prepare
 	if ($stale || $opt{force})
 	{
 		# An imported tree's history follows the series.
-		my $reimport = is_imported();
-		require_exported($opt{force}) if $reimport;
+		my $reimport = is_imported() && !$opt{exported};
+		require_exported($opt{drop_commits}) if $reimport;
 		$want{release} = replace_tree($up, $opt{force});
 		make_history($up) if $reimport;
 		$changed = 1;
 	}
 	$changed = 1
-	  if link_overlay(\%overlay, $stale ? {} : read_overlay_record());
+	  if link_overlay(\%overlay);
 
 	my $key = join('', map { "$_ = $want{$_}\n" } sort keys %want);
 	$changed = 1 if write_if_changed($key_file, $key);
@@ -293,6 +300,7 @@ sub replace_tree
 
 	my $new = scan_tree($stage);
 	my $old = read_manifest();
+	my $started = read_manifest($next_manifest_file);
 	my $manifest = join('',
 		map { "$new->{$_}[0] $new->{$_}[1] $_\n" } sort keys %$new);
 
@@ -321,14 +329,16 @@ sub replace_tree
 		push @edited, $path
 		  if $is ne ''
 		  && $is ne $new->{$path}[0]
-		  && $is ne ($old->{$path} ? $old->{$path}[0] : '');
+		  && !grep { $_->{$path} && $_->{$path}[0] eq $is } $old, $started;
 	}
-	foreach my $path (sort keys %$old)
+	foreach my $path (sort keys %{ { %$old, %$started } })
 	{
 		my $file = "$tree_dir/$path";
-		next if $new->{$path} || !-e $file;
+		next if $new->{$path} || -l $file || !-e $file;
 		push @remove, $path;
-		push @edited, $path if sha256_file($file) ne $old->{$path}[0];
+		my $is = sha256_file($file);
+		push @edited, $path
+		  if !grep { $_->{$path} && $_->{$path}[0] eq $is } $old, $started;
 	}
 	if (@edited && !$force)
 	{
@@ -338,6 +348,8 @@ sub replace_tree
 		);
 	}
 
+	# Should we be interrupted, the next run must know both trees' files.
+	spew($next_manifest_file, $manifest);
 	unlink($key_file);
 	foreach my $path (@replace)
 	{
@@ -349,6 +361,7 @@ sub replace_tree
 	}
 	unlink(map { "$tree_dir/$_" } @remove);
 	spew($manifest_file, $manifest);
+	unlink($next_manifest_file);
 	return $release;
 }
 
@@ -368,7 +381,7 @@ sub read_overlay_record
 # Returns whether anything changed.
 sub link_overlay
 {
-	my ($overlay, $known) = @_;
+	my ($overlay) = @_;
 	my $changed = 0;
 	my $stamp = (stat($stamp_file))[9] // 0;
 	my $before = read_overlay_record();
@@ -386,6 +399,10 @@ sub link_overlay
 		}
 		elsif (-e $file)
 		{
+			fail("upstream already has the file \"$path\" that LazyDrop adds",
+				"Edits to upstream's files are patches; see src/tools/lazydrop/README."
+			) if read_manifest()->{$path};
+
 			# Some editors, and "sed -i", replace a link by a file.
 			fail( "\".pg/tree/$path\" is no longer a link to our \"$path\", and differs from it",
 				"Copy what you want to keep to \"$path\", and remove \".pg/tree/$path\"."
@@ -402,8 +419,8 @@ sub link_overlay
 
 		# Contents that changed under an old time stamp (a backup restored, a
 		# copy that keeps times) would leave stale object files.
-		if (   defined $known->{$path}
-			&& $known->{$path} ne $overlay->{$path}
+		if (   defined $before->{$path}
+			&& $before->{$path} ne $overlay->{$path}
 			&& (stat("$top/$path"))[9] <= $stamp)
 		{
 			utime(undef, undef, "$top/$path")
@@ -439,7 +456,7 @@ stay in it, uncommitted.
 sub import_tree
 {
 	my ($force) = @_;
-	prepare();
+	prepare(drop_commits => $force);
 	require_exported($force) if is_imported();
 	make_history(locate_upstream(undef));
 	return;
@@ -454,15 +471,27 @@ sub is_imported
 sub require_exported
 {
 	my ($force) = @_;
+	fail("the imported tree belongs to another user",
+		"Run src/tools/lazydrop/prepare as the user who imported it.")
+	  unless -w "$tree_dir/.git";
 	return if $force;
 	my $unexported =
 	  git($tree_dir, 'log', '--format=%h %s', "$series_tag..HEAD");
 	fail("the imported tree has commits that have not been exported",
 		(split /\n/, $unexported),
-		"Run export, or discard them with --force.")
+		"Run export, or discard them with: src/tools/lazydrop/import --force")
 	  if $unexported ne ''
 	  || git($tree_dir, 'rev-parse', 'HEAD') ne
 	  git($tree_dir, 'rev-parse', "$series_tag^{commit}");
+
+	# The history is made anew, and with it goes whatever else is there.
+	my @others =
+	  grep { !m{^refs/(?:heads/lazydrop$|tags/lazydrop/)} } split /\n/,
+	  git($tree_dir, 'for-each-ref', '--format=%(refname)');
+	fail("the imported tree has branches, tags or stashes of yours",
+		@others,
+		"Move them to another repository, or discard them with: src/tools/lazydrop/import --force"
+	) if @others;
 	return;
 }
 
@@ -489,6 +518,10 @@ sub make_history
 	git($scratch, 'config', 'filter.lazydrop.clean', "$filter clean");
 	git($scratch, 'config', 'filter.lazydrop.smudge', "$filter smudge %f");
 	git($scratch, 'config', 'filter.lazydrop.required', 'true');
+
+	# nothing in the background of a folder that may be moved or given away
+	git($scratch, 'config', 'gc.auto', '0');
+	git($scratch, 'config', 'maintenance.auto', 'false');
 	spew("$scratch/.git/info/attributes",
 		"* -text -filter -ident\n"
 		  . join('', map { "/$_ filter=lazydrop\n" } @rewritten));
@@ -506,6 +539,10 @@ sub make_history
 	# Made anew: git takes a file for changed when the index has another size.
 	unlink("$tree_dir/.git/index");
 	git($tree_dir, 'reset', '-q', '--mixed');
+
+	# git works in a directory of the same user only, and root may have given
+	# the tree to the one who runs the tests.
+	chown($>, -1, $tree_dir) if $> == 0;
 	return;
 }
 
@@ -531,6 +568,13 @@ sub export_tree
 	fail("the imported tree has edits that have not been committed",
 		split /\n/, $dirty)
 	  if $dirty ne '';
+	my ($status, $branch) = capture({ dir => $tree_dir, stderr => 'none' },
+		'git', '-c', "safe.directory=$tree_dir", 'symbolic-ref', 'HEAD');
+	fail( "the imported tree is not on its branch \"lazydrop\"",
+		"Finish the rebase, or check the branch out.")
+	  if $status != 0
+	  || $branch ne "refs/heads/lazydrop\n"
+	  || grep { -e "$tree_dir/.git/$_" } qw(rebase-merge rebase-apply);
 	my $record = "$tree_dir/.git/lazydrop-series";
 	fail( "patches/ has changed since the tree was imported",
 		"Bring the change into the tree by hand and export with --force, or discard the tree's commits with: src/tools/lazydrop/import --force"
@@ -555,6 +599,7 @@ sub export_tree
 	}
 	git($tree_dir, 'tag', '-f', $series_tag);
 	spew($record, series_digest("$top/patches") . "\n");
+	prepare(exported => 1);
 	return @names;
 }
 

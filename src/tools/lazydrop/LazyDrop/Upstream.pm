@@ -40,6 +40,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use File::Basename qw(basename);
 use File::Find;
+use Cwd qw(abs_path);
 use File::Spec;
 
 use LazyDrop::Common;
@@ -91,10 +92,15 @@ sub locate_upstream
 
 	if (!defined $argument)
 	{
-		return from_archive() if !$last || $last->{kind} eq 'archive';
-		fail( "upstream source \"$last->{path}\", which the last prepare used, is gone",
-			"Name another one with --with-upstream=, or remove \"$record\" to use the archive's."
-		) unless -e $last->{path};
+		return from_archive($last) if !$last || $last->{kind} eq 'archive';
+
+		# A tree that is there already can do without its source.
+		return {
+			%$last,
+			missing => 1,
+			what => "upstream source \"$last->{path}\""
+		  }
+		  unless -e $last->{path};
 		$argument = $last->{path};
 	}
 
@@ -162,6 +168,7 @@ sub from_tarball
 sub from_directory
 {
 	my ($path) = @_;
+	$path = abs_path($path);
 	my $release = release_of($path)
 	  // fail("directory \"$path\" is not a PostgreSQL source tree");
 	foreach my $made (qw(config.status GNUmakefile src/include/pg_config.h))
@@ -211,9 +218,18 @@ sub unpack_upstream
 	my ($up, $dir) = @_;
 	my $pin = pinned();
 
+	if ($up->{missing})
+	{
+		fail( "$up->{what}, which the last prepare used, is gone",
+			"Name another one with --with-upstream=, or remove \"$state_dir/upstream\" to use the archive's."
+		) if $up->{kind} ne 'archive';
+		%$up = %{ from_archive(undef) };
+	}
+
 	if ($up->{kind} eq 'dir')
 	{
 		run({}, 'cp', '-a', "$up->{path}/.", $dir);
+		run({}, 'chmod', '-R', 'u+w', $dir);
 		remove_tree("$dir/.git");
 	}
 	else
@@ -226,7 +242,9 @@ sub unpack_upstream
 			fail(
 				"could not unpack $up->{what}: "
 				  . ($reason // "status $status"),
-				"The file may be truncated or not a tarball; get it again.");
+				$up->{kind} eq 'archive'
+				? "Remove the file; it will be fetched again."
+				: "The file may be truncated or not a tarball; get it again.");
 		}
 	}
 
@@ -260,9 +278,9 @@ my @newer_suites = qw(stable testing unstable);
 Read the sources.list and sources.list.d of an apt configuration directory and
 return the stanzas (deb822 text) with which source packages can be fetched, as
 array references of stanzas in the order in which to try them: the machine's
-own suites, then each newer suite.  Only Debian's own main archive is taken; a
-third party's entry never is.  Options that turn signature checks off are
-dropped.
+own suites, then each newer suite.  Only entries of component main whose suite
+is one of Debian's names are taken; whether the archive is Debian's is seen when
+apt has its Release file.  Options that turn signature checks off are dropped.
 
 =cut
 
@@ -383,9 +401,11 @@ sub no_source
 		  . "--with-upstream=FILE (with make: UPSTREAM=FILE).");
 }
 
-# Tarball of the machine's archive: from the cache, or fetched into it.
+# Tarball of the machine's archive: from the cache, or what the last prepare took
+# from there, or fetched into it.
 sub from_archive
 {
+	my ($last) = @_;
 	my $pin = pinned();
 	make_path($cache_dir);
 
@@ -396,9 +416,9 @@ sub from_archive
 	  }
 	  map { /_(18\.\d+)\.orig\.tar\.\w+$/ ? [ $_, $1 ] : () }
 	  glob("'$cache_dir'/$pin->{package}_*.orig.tar.*");
+	return { %$last, missing => 1, what => "the archive's tarball" }
+	  if !@cached && $last;
 	my $path = @cached ? $cached[0][0] : fetch();
-	my $last =
-	  -f "$state_dir/upstream" ? read_conf("$state_dir/upstream") : undef;
 	my $up = from_tarball($path, $last);
 	$up->{kind} = 'archive';
 	return $up;
@@ -429,6 +449,10 @@ Dir::State::lists "$apt/lists";
 Dir::Cache "$apt/cache";
 Acquire::Languages "none";
 Acquire::Retries "2";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+APT::Get::AllowUnauthenticated "false";
 $user
 EOF
 	my @conf = ('-c', "$apt/apt.conf");
@@ -448,13 +472,16 @@ EOF
 		my @suites = map { /^Suites: (.*)$/m } @$try;
 		notice("looking for $pin->{package} in @suites");
 		push @stanzas, @$try;
-		spew("$apt/sources/lazydrop.sources", join("\n", @stanzas));
+		write_sources($apt, @stanzas);
 		my ($status, $out) = capture({}, 'apt-get', @conf, '-q', 'update');
 		foreach my $line (grep { /^(?:E|W|Err)/ } split /\n/, $out)
 		{
 			push @problems, $line unless grep { $_ eq $line } @problems;
 		}
 
+		# Others than Debian have suites of the same names.
+		@stanzas = of_debian(\@conf, @stanzas);
+		write_sources($apt, @stanzas);
 		my ($version, $release, $sha) = newest_source(\@conf, $pin);
 		next unless $version;
 
@@ -470,12 +497,47 @@ EOF
 		fail("the tarball that apt fetched is not the one in its index")
 		  unless sha256_file($file) eq $sha;
 		my $path = "$cache_dir/" . basename($file);
-		run({}, 'mv', $file, $path);
+		run({}, 'cp', $file, "$path.tmp.$$");
+		rename("$path.tmp.$$", $path)
+		  or fail("could not rename file \"$path.tmp.$$\" to \"$path\": $!");
 		return $path;
 	}
 	no_source("could not find $pin->{package} in this machine's archive",
 		@problems > 3 ? @problems[ 0 .. 2 ] : @problems);
 	return;
+}
+
+sub write_sources
+{
+	my ($apt, @stanzas) = @_;
+	spew("$apt/sources/lazydrop.sources", join("\n", @stanzas));
+	return;
+}
+
+# Those stanzas whose Release file, which apt has verified, names Debian as the
+# origin.
+sub of_debian
+{
+	my ($conf, @stanzas) = @_;
+	my (undef, $out) = capture(
+		{ stderr => 'none' }, 'apt-get', @$conf,
+		'indextargets', '--format',
+		'$(REPO_URI) $(RELEASE) $(ORIGIN)',
+		'Created-By: Sources');
+	my %debian;
+	foreach my $line (split /\n/, $out)
+	{
+		my ($uri, $suite, $origin) = split / /, $line, 3;
+		next unless ($origin // '') eq 'Debian';
+		$uri =~ s{/*$}{};
+		$debian{"$uri $suite"} = 1;
+	}
+	return grep {
+		my ($uris) = /^URIs: (.*)$/m;
+		my ($suite) = /^Suites: (.*)$/m;
+		!grep { my $uri = $_; $uri =~ s{/*$}{}; !$debian{"$uri $suite"} }
+		  split ' ', $uris;
+	} @stanzas;
 }
 
 # The source package's version to fetch, its upstream release and its

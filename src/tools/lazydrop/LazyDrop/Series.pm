@@ -247,6 +247,9 @@ sub verify_patch
 				  . ($at[0] + 1 - $offset)
 				  . " instead")
 			  if $exact && $at[0] + 1 != $hunk->{old_start} + $offset;
+			fail("$here: the hunk's header has line $hunk->{new_start} of the new file instead of "
+				  . ($at[0] + 1))
+			  if $exact && $at[0] + 1 != $hunk->{new_start};
 			splice(@image, $at[0], scalar(@old), @{ $hunk->{new} });
 			$offset += @{ $hunk->{new} } - @old;
 		}

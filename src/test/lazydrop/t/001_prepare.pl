@@ -362,9 +362,12 @@ my $sum = Digest::SHA->new(256)->addfile($original)->hexdigest;
 
 # A make-believe archive whose unstable suite alone has the package.
 $archive->program('apt-config', "#!/bin/sh\necho \"ETC='$apt'\"\n");
-$archive->program('apt-cache', <<"EOF");
+sub offer
+{
+	my ($condition) = @_;
+	$archive->program('apt-cache', <<"EOF");
 #!/bin/sh
-grep -q 'Suites: unstable' "$archive->{top}"/.pg/apt/sources/* || exit 100
+$condition || exit 100
 cat <<END
 Package: postgresql-18
 Version: 18.6-1
@@ -373,6 +376,9 @@ Checksums-Sha256:
 
 END
 EOF
+	return;
+}
+offer(qq{grep -q 'Suites: unstable' "$archive->{top}"/.pg/apt/sources/*});
 $archive->program('apt-get', <<"EOF");
 #!/bin/sh
 echo "\$@" >>"$archive->{base}/apt.log"
@@ -429,15 +435,7 @@ like($out,
 is(join(' ', $archive->state), '', 'nothing is left');
 
 # What apt delivers is not what its index promised.
-$archive->program('apt-cache', <<"EOF");
-#!/bin/sh
-cat <<END
-Package: postgresql-18
-Version: 18.6-1
-Checksums-Sha256:
- $sum 123 postgresql-18_18.6.orig.tar.bz2
-END
-EOF
+offer('true');
 $archive->program('apt-get', <<"EOF");
 #!/bin/sh
 case "\$*" in

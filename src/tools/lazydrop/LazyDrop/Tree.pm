@@ -38,10 +38,10 @@ use LazyDrop::Meson;
 use LazyDrop::Series qw(read_series series_digest apply_series commit_series
   write_series verify_series $series_tag);
 use LazyDrop::Upstream qw(locate_upstream unpack_upstream record_upstream
-  release_of pinned);
+  pinned);
 
 our @EXPORT_OK = qw(prepare prepared_release overlay_files stage_upstream
-  local_edits tree_inputs import_tree export_tree);
+  tree_inputs import_tree export_tree);
 
 my $key_file = "$state_dir/tree.key";
 my $manifest_file = "$state_dir/tree.manifest";
@@ -159,34 +159,6 @@ sub scan_tree
 
 =pod
 
-=item local_edits()
-
-Paths of files of the prepared tree that are not as prepare wrote them.
-
-=cut
-
-sub local_edits
-{
-	my $manifest = read_manifest();
-	my @edited;
-	foreach my $path (sort keys %$manifest)
-	{
-		my $file = "$tree_dir/$path";
-		if (-l $file)
-		{
-			push @edited, $path
-			  if sha256_data(readlink($file)) ne $manifest->{$path}[0];
-		}
-		elsif (!-f $file || sha256_file($file) ne $manifest->{$path}[0])
-		{
-			push @edited, $path;
-		}
-	}
-	return @edited;
-}
-
-=pod
-
 =item stage_upstream($upstream, $directory)
 
 Unpack pristine upstream source into an empty scratch directory and verify
@@ -252,6 +224,9 @@ sub prepare
 		my $reimport = is_imported() && !$opt{exported};
 		require_exported($opt{drop_commits}) if $reimport;
 		$want{release} = replace_tree($up, $opt{force});
+
+		# A source that was gone and has been fetched again may be another.
+		$want{upstream} = $up->{id};
 		make_history($up) if $reimport;
 		$changed = 1;
 	}

@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_init.c
+ *	  Settings, shared memory and statistics of the lazy drop.
+ *
+ * The settings are custom ones: their names have a dot, so that a postgresql.conf
+ * with them also starts a stock server.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/lazydrop/lazydrop_init.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/lazydrop.h"
+#include "storage/lazydrop_internal.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+LazyDropShared *LazyDropCtl = NULL;
+
+bool		lazydrop_enabled = true;
+int			lazydrop_max_pending = 16384;
+int			lazydrop_pass_delay = 1000;
+bool		lazydrop_log_passes = false;
+static char *lazydrop_stats;
+
+static const char *ShowStats(void);
+
+/* those of our settings that may stand in postgresql.conf */
+static const char *const setting_names[] = {
+	"lazydrop.enabled",
+	"lazydrop.max_pending",
+	"lazydrop.pass_delay",
+	"lazydrop.log_passes",
+};
+
+/*
+ * Remember the values that have been read for settings that are not defined yet.
+ */
+static void
+GetPlaceholders(char **values)
+{
+	for (int i = 0; i < lengthof(setting_names); i++)
+	{
+		const char *value = GetConfigOption(setting_names[i], true, false);
+
+		values[i] = value == NULL ? NULL : pstrdup(value);
+	}
+}
+
+/*
+ * Fail if one of them was refused when the setting was defined, that is, if the
+ * setting is still at its default.  For an extension's setting there is only a
+ * warning then, but a wrong value of a server's own keeps it from starting.
+ */
+static void
+CheckPlaceholders(char **values)
+{
+	for (int i = 0; i < lengthof(setting_names); i++)
+	{
+		if (values[i] == NULL)
+			continue;
+		if (find_option(setting_names[i], false, false, FATAL)->source == PGC_S_DEFAULT)
+			ereport(FATAL,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value for parameter \"%s\": \"%s\"",
+							setting_names[i], values[i])));
+		pfree(values[i]);
+	}
+}
+
+/*
+ * Define the settings and register the worker.  Called where libraries of
+ * shared_preload_libraries do the same, and after them.
+ */
+void
+LazyDropInit(void)
+{
+	char	   *values[lengthof(setting_names)];
+
+	GetPlaceholders(values);
+	DefineCustomBoolVariable("lazydrop.enabled",
+							 "Invalidates the buffers of what is dropped in the background.",
+							 "When off, what is dropped from then on is invalidated at once.",
+							 &lazydrop_enabled,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.max_pending",
+							"Sets the maximum number of dropped relations and database directories whose buffers wait to be invalidated.",
+							NULL,
+							&lazydrop_max_pending,
+							16384, 16, 1024 * 1024,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.pass_delay",
+							"Sets how long the lazy drop worker lets drops gather before it invalidates their buffers.",
+							NULL,
+							&lazydrop_pass_delay,
+							1000, 0, 60 * 1000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("lazydrop.log_passes",
+							 "Logs each pass over the buffers.",
+							 NULL,
+							 &lazydrop_log_passes,
+							 false,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("lazydrop.stats",
+							   "Shows what the lazy drop has done and has to do, as JSON.",
+							   NULL,
+							   &lazydrop_stats,
+							   "",
+							   PGC_INTERNAL,
+							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
+							   GUC_SUPERUSER_ONLY,
+							   NULL, NULL, ShowStats);
+
+	CheckPlaceholders(values);
+	MarkGUCPrefixReserved("lazydrop");
+	LazyDropRegisterWorker();
+}
+
+static int
+NumAnnouncements(void)
+{
+	/* as InitProcGlobal has it, without the dummies of prepared transactions */
+	return MaxBackends + NUM_AUXILIARY_PROCS;
+}
+
+static int
+NumBuckets(void)
+{
+	return pg_nextpower2_32(lazydrop_max_pending);
+}
+
+/*
+ * Shared memory that is needed.
+ */
+Size
+LazyDropShmemSize(void)
+{
+	Size		size;
+
+	size = MAXALIGN(sizeof(LazyDropShared));
+	size = add_size(size, MAXALIGN(mul_size(lazydrop_max_pending,
+											sizeof(LazyDropEntry))));
+	size = add_size(size, MAXALIGN(mul_size(NumBuckets(), sizeof(int))));
+	size = add_size(size, mul_size(NumAnnouncements() + 1,
+								   sizeof(LazyDropAnnouncementPadded)));
+	return size;
+}
+
+/*
+ * Allocate and initialize it, or find it.
+ */
+void
+LazyDropShmemInit(void)
+{
+	bool		found;
+	char	   *next;
+
+	LazyDropCtl = ShmemInitStruct("Lazy Drop", LazyDropShmemSize(), &found);
+	if (found)
+	{
+		LWLockRegisterTranche(LazyDropCtl->tranche_id, "LazyDrop");
+		return;
+	}
+
+	memset(LazyDropCtl, 0, LazyDropShmemSize());
+	pg_atomic_init_u32(&LazyDropCtl->npending.value, 0);
+
+	/* A tranche of our own: a built-in one would move those of extensions. */
+	LazyDropCtl->tranche_id = LWLockNewTrancheId();
+	LWLockRegisterTranche(LazyDropCtl->tranche_id, "LazyDrop");
+	LWLockInitialize(&LazyDropCtl->lock, LazyDropCtl->tranche_id);
+
+	dlist_init(&LazyDropCtl->pending);
+	dlist_init(&LazyDropCtl->unused);
+	LazyDropCtl->capacity = lazydrop_max_pending;
+	LazyDropCtl->nbuckets = NumBuckets();
+	LazyDropCtl->nannouncements = NumAnnouncements();
+
+	next = (char *) LazyDropCtl + MAXALIGN(sizeof(LazyDropShared));
+	LazyDropCtl->entries = (LazyDropEntry *) next;
+	for (int i = 0; i < LazyDropCtl->capacity; i++)
+		dlist_push_tail(&LazyDropCtl->unused, &LazyDropCtl->entries[i].node);
+
+	next += MAXALIGN(LazyDropCtl->capacity * sizeof(LazyDropEntry));
+	LazyDropCtl->buckets = (int *) next;
+	for (int i = 0; i < LazyDropCtl->nbuckets; i++)
+		LazyDropCtl->buckets[i] = -1;
+
+	next += MAXALIGN(LazyDropCtl->nbuckets * sizeof(int));
+	next = (char *) TYPEALIGN(PG_CACHE_LINE_SIZE, next);
+	LazyDropCtl->announcements = (LazyDropAnnouncementPadded *) next;
+	for (int i = 0; i < LazyDropCtl->nannouncements; i++)
+		pg_atomic_init_u32(&LazyDropCtl->announcements[i].announcement.generation, 0);
+
+	/* here, where running out of them is not yet anybody's problem */
+	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");
+	LazyDropCtl->wait_event_gather = WaitEventExtensionNew("LazyDropGather");
+	LazyDropCtl->wait_event_settle = WaitEventExtensionNew("LazyDropSettle");
+
+	pg_atomic_init_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
+	ConditionVariableInit(&LazyDropCtl->settled_cv);
+	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
+	pg_atomic_init_u64(&LazyDropCtl->headers_visited, 0);
+	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);
+	pg_atomic_init_u64(&LazyDropCtl->writes_skipped, 0);
+	pg_atomic_init_u64(&LazyDropCtl->sync_fallbacks, 0);
+	pg_atomic_init_u64(&LazyDropCtl->reuse_waits, 0);
+	pg_atomic_init_u64(&LazyDropCtl->buried_relations, 0);
+	pg_atomic_init_u64(&LazyDropCtl->buried_databases, 0);
+}
+
+/*
+ * Value of lazydrop.stats.  Readable without a catalog object, and so on a
+ * standby whose primary is a stock server.
+ */
+static const char *
+ShowStats(void)
+{
+	static StringInfoData buf;
+	int			nrelations;
+	int			ndatabases;
+	int64		oldest = 0;
+	ProcNumber	worker;
+
+	if (LazyDropCtl == NULL)
+		return "";
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	nrelations = LazyDropCtl->nrelations;
+	ndatabases = LazyDropCtl->ndatabases;
+	if (!dlist_is_empty(&LazyDropCtl->pending))
+		oldest = dlist_head_element(LazyDropEntry, node,
+									&LazyDropCtl->pending)->buried_at_ns;
+	LWLockRelease(&LazyDropCtl->lock);
+	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
+
+	if (buf.data == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&buf);
+		MemoryContextSwitchTo(old_context);
+	}
+	resetStringInfo(&buf);
+
+	appendStringInfo(&buf, "{\"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
+					 nrelations, ndatabases, LazyDropCtl->capacity);
+	if (oldest != 0)
+		appendStringInfo(&buf, ", \"oldest_age_ms\": " INT64_FORMAT,
+						 (LazyDropNow() - oldest) / 1000000);
+	else
+		appendStringInfoString(&buf, ", \"oldest_age_ms\": null");
+	if (worker != INVALID_PROC_NUMBER)
+		appendStringInfo(&buf, ", \"worker_pid\": %d",
+						 GetPGProcByNumber(worker)->pid);
+	else
+		appendStringInfoString(&buf, ", \"worker_pid\": null");
+
+#define COUNTER(name) \
+	appendStringInfo(&buf, ", \"" #name "\": " UINT64_FORMAT, \
+					 pg_atomic_read_u64(&LazyDropCtl->name))
+	COUNTER(buried_relations);
+	COUNTER(buried_databases);
+	COUNTER(passes);
+	COUNTER(headers_visited);
+	COUNTER(buffers_invalidated);
+	COUNTER(writes_skipped);
+	COUNTER(sync_fallbacks);
+	COUNTER(reuse_waits);
+#undef COUNTER
+	appendStringInfoChar(&buf, '}');
+	return buf.data;
+}

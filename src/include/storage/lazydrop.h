@@ -1,0 +1,59 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop.h
+ *	  The door through which the rest of the server calls the lazy drop.
+ *
+ * See src/backend/storage/lazydrop/README.  Each function says there and in
+ * its comment which of the rules R1-R16 it keeps.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * src/include/storage/lazydrop.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LAZYDROP_H
+#define LAZYDROP_H
+
+#include "storage/relfilelocator.h"
+#include "storage/smgr.h"
+
+struct buftag;
+
+/* start-up: settings and worker, then shared memory */
+extern void LazyDropInit(void);
+extern Size LazyDropShmemSize(void);
+extern void LazyDropShmemInit(void);
+pg_noreturn extern void LazyDropWorkerMain(Datum arg);
+
+/* droppers */
+extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels);
+extern void LazyDropOmitBuried(SMgrRelation **rels, int *nrels);
+extern bool LazyDropBuryDatabase(Oid dboid);
+extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,
+									 const Oid *tablespaces);
+extern bool LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
+									   const Oid *tablespaces);
+
+/* whoever writes shared buffers */
+extern bool LazyDropWriteIsVain(const struct buftag *tag);
+extern bool LazyDropAnnounceWrite(const struct buftag *tag);
+extern void LazyDropEndWrite(void);
+extern bool LazyDropWriteWasSkipped(void);
+
+/* whoever creates or chooses names */
+extern void LazyDropSettleRelation(RelFileLocatorBackend rlocator);
+extern void LazyDropSettleDatabase(Oid dboid);
+extern void LazyDropSettleAll(void);
+extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
+extern bool LazyDropDatabaseIsPending(Oid dboid);
+extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
+
+/* partial truncation */
+extern void LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum,
+								  int nforks, const BlockNumber *old_nblocks);
+extern BlockNumber LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum);
+extern void LazyDropEndTruncate(SMgrRelation reln, const ForkNumber *forknum,
+								int nforks, const BlockNumber *nblocks);
+
+#endif							/* LAZYDROP_H */

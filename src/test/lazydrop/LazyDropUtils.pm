@@ -21,10 +21,12 @@ use warnings FATAL => 'all';
 use Carp;
 use Exporter 'import';
 use IPC::Run;
+use JSON::PP;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
-  time_replay database_directories);
+  time_replay database_directories stats wait_for_stats hold_at release
+  wait_for_wait);
 
 =pod
 
@@ -57,7 +59,8 @@ sub dbase_drop_records
 	foreach my $line (split /\n/, $out)
 	{
 		my ($lsn, $prev, $desc) =
-		  $line =~ m{lsn: ([0-9A-F]+/[0-9A-F]+), prev ([0-9A-F]+/[0-9A-F]+), desc: (.*)$}
+		  $line =~
+		  m{lsn: ([0-9A-F]+/[0-9A-F]+), prev ([0-9A-F]+/[0-9A-F]+), desc: (.*)$}
 		  or croak "unexpected line of pg_waldump: $line";
 		next unless $desc =~ /^DROP dir (.*)$/;
 		push @records,
@@ -134,7 +137,8 @@ sub time_replay
 	$standby->poll_query_until('postgres',
 		"SELECT pg_last_wal_receive_lsn() >= '$end'")
 	  or croak "WAL was not received";
-	return $standby->safe_psql('postgres',
+	return $standby->safe_psql(
+		'postgres',
 		"SELECT time_replay('$record->{prev}', '$record->{lsn}')",
 		timeout => $PostgreSQL::Test::Utils::timeout_default);
 }
@@ -154,6 +158,86 @@ sub database_directories
 	my $data = $node->data_dir;
 	return map { substr($_, length($data) + 1) }
 	  grep { -d } ("$data/base/$oid", glob("'$data'/pg_tblspc/*/*/$oid"));
+}
+
+=pod
+
+=item stats($node)
+
+The counters of lazydrop.stats, as a hash reference.
+
+=cut
+
+sub stats
+{
+	my ($node) = @_;
+	return decode_json($node->safe_psql('postgres', 'SHOW lazydrop.stats'));
+}
+
+=pod
+
+=item wait_for_stats($node, $condition)
+
+Wait until a condition holds, an SQL expression over the JSON document "s".
+
+=cut
+
+sub wait_for_stats
+{
+	my ($node, $condition) = @_;
+	$node->poll_query_until('postgres',
+		"SELECT $condition FROM (SELECT current_setting('lazydrop.stats')::jsonb) AS x(s)"
+	  )
+	  or croak "timed out waiting for $condition on "
+	  . $node->name . ": "
+	  . $node->safe_psql('postgres', 'SHOW lazydrop.stats');
+	return;
+}
+
+=pod
+
+=item hold_at($node, $point), release($node, $point)
+
+Let every process that comes to an injection point wait there, until it is
+released.
+
+=cut
+
+sub hold_at
+{
+	my ($node, $point) = @_;
+	$node->safe_psql('postgres',
+		"SELECT injection_points_attach('$point', 'wait')");
+	return;
+}
+
+sub release
+{
+	my ($node, $point) = @_;
+	$node->safe_psql(
+		'postgres', "
+		SELECT injection_points_detach('$point');
+		SELECT injection_points_wakeup('$point');");
+	return;
+}
+
+=pod
+
+=item wait_for_wait($node, $event [, $backend_type])
+
+Wait until a process waits for an event.
+
+=cut
+
+sub wait_for_wait
+{
+	my ($node, $event, $type) = @_;
+	$node->poll_query_until(
+		'postgres', "
+		SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$event'"
+		  . (defined $type ? " AND backend_type = '$type'" : '')
+	) or croak "nobody waits for $event on " . $node->name;
+	return;
 }
 
 =pod

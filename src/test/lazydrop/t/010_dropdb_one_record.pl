@@ -6,7 +6,8 @@
 # clean-up after a failed CREATE DATABASE, and for ALTER DATABASE SET TABLESPACE;
 # pg_waldump and pg_walinspect agree on it, on the primary, on a standby, and on
 # one that cascades from that.  Replay of each record is timed on each standby and
-# printed, but nothing is asserted about the times.
+# printed, but nothing is asserted about the times; what is asserted is how often
+# buffer headers are visited.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +15,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils qw(dbase_drop_records create_replay_timer hold_replay
-  time_replay database_directories);
+  time_replay database_directories stats wait_for_stats);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -32,7 +33,12 @@ sub tablespace_dirs
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
-$primary->append_conf('postgresql.conf', 'autovacuum = off');
+$primary->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+lazydrop.max_pending = 1024
+lazydrop.pass_delay = 100ms
+});
 $primary->start;
 create_replay_timer($primary);
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_walinspect');
@@ -58,19 +64,22 @@ sub make_standby
 	$from->backup(
 		$name,
 		backup_options => [
-			map { ('--tablespace-mapping' => "$from_dir->{$_}=$backup_dir{$_}") }
-			  1 .. $ntablespaces
+			map {
+				('--tablespace-mapping' => "$from_dir->{$_}=$backup_dir{$_}")
+			} 1 .. $ntablespaces
 		]);
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init_from_backup(
 		$from, $name,
 		has_streaming => 1,
-		tablespace_map => { map { $oid{$_} => $dir{$_} } 1 .. $ntablespaces });
+		tablespace_map => { map { $oid{$_} => $dir{$_} } 1 .. $ntablespaces }
+	);
 	$node->start;
 	return ($node, \%dir);
 }
 
-my ($standby, $standby_dir) = make_standby('standby', $primary, \%primary_dir);
+my ($standby, $standby_dir) =
+  make_standby('standby', $primary, \%primary_dir);
 $primary->wait_for_replay_catchup($standby);
 my ($cascade, $cascade_dir) = make_standby('cascade', $standby, $standby_dir);
 my @standbys = ($standby, $cascade);
@@ -91,7 +100,8 @@ sub create_spread_database
 {
 	my ($name) = @_;
 	$primary->safe_psql('postgres', "CREATE DATABASE $name");
-	$primary->safe_psql($name,
+	$primary->safe_psql(
+		$name,
 		join('',
 			map { "CREATE TABLE t$_ TABLESPACE ts$_ AS SELECT $_ AS i;\n" }
 			  1 .. $ntablespaces));
@@ -126,7 +136,8 @@ sub check_one_record
 		if ($node != $primary)
 		{
 			note(
-				sprintf("%s: replayed on %s in %.3f ms",
+				sprintf(
+					"%s: replayed on %s in %.3f ms",
 					$what, $name, time_replay($node, $records[0], $end)));
 			$node->poll_query_until('postgres',
 				"SELECT pg_last_wal_replay_lsn() >= '$end'")
@@ -140,7 +151,8 @@ sub check_one_record
 				SELECT start_lsn, description
 				FROM pg_get_wal_records_info('$start', '$end')
 				WHERE resource_manager = 'Database' AND record_type = 'DROP'}),
-			unpadded($records[0]{lsn}) . "|dir " . join(' ', @{ $records[0]{pairs} }),
+			unpadded($records[0]{lsn}) . "|dir "
+			  . join(' ', @{ $records[0]{pairs} }),
 			"$what: pg_walinspect agrees on $name");
 	}
 	return;
@@ -153,24 +165,58 @@ sub unpadded
 	return $lsn =~ s{/0+(?=.)}{/}r;
 }
 
+my $nbuffers = $primary->safe_psql('postgres',
+	q{SELECT setting FROM pg_settings WHERE name = 'shared_buffers'});
+my $settled =
+  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
+
 # --- DROP DATABASE -----------------------------------------------------------
 
-my $victim = create_spread_database('victim');
-catch_up();
-foreach my $node (@nodes)
+# With lazydrop.enabled, the worker visits the headers once for all directories, and
+# replay does not.
+foreach my $enabled (qw(on off))
 {
-	is(scalar(database_directories($node, $victim)),
-		$ntablespaces + 1,
-		'the database has all its directories on ' . $node->name);
-}
-check_one_record(
-	'DROP DATABASE',
-	[ "1663/$victim", map { "$oid{$_}/$victim" } 1 .. $ntablespaces ],
-	sub { $primary->safe_psql('postgres', 'DROP DATABASE victim') });
-foreach my $node (@nodes)
-{
-	is_deeply([ database_directories($node, $victim) ],
-		[], 'DROP DATABASE: no directory is left on ' . $node->name);
+	my $what = "DROP DATABASE, lazydrop.enabled = $enabled";
+	foreach my $node (@nodes)
+	{
+		$node->append_conf('postgresql.conf', "lazydrop.enabled = $enabled");
+		$node->reload;
+		$node->poll_query_until('postgres',
+			"SELECT current_setting('lazydrop.enabled') = '$enabled'")
+		  or die 'the setting was not reloaded';
+	}
+	my $victim = create_spread_database('victim');
+	catch_up();
+	my %before;
+	foreach my $node (@nodes)
+	{
+		my $name = $node->name;
+		is( scalar(database_directories($node, $victim)),
+			$ntablespaces + 1,
+			"$what: the database has all its directories on $name");
+		wait_for_stats($node, $settled);
+		$before{$name} = stats($node);
+	}
+	check_one_record(
+		$what,
+		[ "1663/$victim", map { "$oid{$_}/$victim" } 1 .. $ntablespaces ],
+		sub { $primary->safe_psql('postgres', 'DROP DATABASE victim') });
+	foreach my $node (@nodes)
+	{
+		my $name = $node->name;
+		is_deeply([ database_directories($node, $victim) ],
+			[], "$what: no directory is left on $name");
+		wait_for_stats($node, $settled);
+		my $after = stats($node);
+		my $passes = $enabled eq 'on' ? 1 : 0;
+		is($after->{buried_databases} - $before{$name}{buried_databases},
+			$passes, "$what: " . ($passes ? '' : 'not ') . "buried on $name");
+		is($after->{passes} - $before{$name}{passes},
+			$passes, "$what: passes of the worker on $name");
+		is( $after->{headers_visited} - $before{$name}{headers_visited},
+			$passes * $nbuffers,
+			"$what: and headers that they visited on $name");
+	}
 }
 
 # --- CREATE DATABASE that fails ----------------------------------------------
@@ -219,7 +265,8 @@ check_one_record(
 	'ALTER DATABASE SET TABLESPACE',
 	["1663/$moved"],
 	sub {
-		$primary->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE ts1');
+		$primary->safe_psql('postgres',
+			'ALTER DATABASE moved SET TABLESPACE ts1');
 	});
 foreach my $node (@nodes)
 {
@@ -236,15 +283,18 @@ foreach my $node (@nodes)
 
 # --- nothing is left ---------------------------------------------------------
 
-$primary->safe_psql('postgres', "DROP DATABASE $_") foreach qw(template moved);
+$primary->safe_psql('postgres', "DROP DATABASE $_")
+  foreach qw(template moved);
 $primary->safe_psql('postgres', "DROP TABLESPACE ts$_")
   foreach 1 .. $ntablespaces;
 catch_up();
 foreach my $node (@nodes)
 {
 	my $name = $node->name;
-	is_deeply([ sort { $a cmp $b } slurp_dir($node->data_dir . '/pg_tblspc') ],
-		[ '.', '..' ], "no symbolic link is left on $name");
+	is_deeply(
+		[ sort { $a cmp $b } slurp_dir($node->data_dir . '/pg_tblspc') ],
+		[ '.', '..' ],
+		"no symbolic link is left on $name");
 	my @left =
 	  map { glob("'$dirs_of{$name}{$_}'/*") } 1 .. $ntablespaces;
 	is_deeply(\@left, [], "no directory is left in any tablespace on $name");

@@ -1,0 +1,382 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A name may come back while its burial is pending: the same relfilenumber (it
+# wraps, and binary upgrade chooses it), the same database OID, a directory that a
+# database has left.  Whoever creates storage under it settles the burial first
+# (rule R3); otherwise the worker, when it gets on, throws away the dirty pages of
+# what is new.  A worker that was at it at that time must find that it has lost the
+# entry (rule R5).  And a database that lives on in another tablespace must not be
+# taken for a dropped one (rule R4).
+#
+# The worker is held on the primary and on the standby, before it owns the entries
+# and after.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+if (($ENV{enable_injection_points} // '') ne 'yes')
+{
+	plan skip_all => 'Injection points not supported by this build';
+}
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf(
+	'postgresql.conf', q{
+allow_in_place_tablespaces = on
+autovacuum = off
+bgwriter_lru_maxpages = 0
+checkpoint_timeout = 1h
+lazydrop.enabled = on
+lazydrop.max_pending = 16384
+lazydrop.pass_delay = 0
+shared_buffers = 32MB
+});
+$primary->start;
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+my @nodes = ($primary, $standby);
+
+sub catch_up
+{
+	$primary->wait_for_replay_catchup($standby);
+	return;
+}
+
+# A query must have the same result on both servers, also when it is read from
+# disk: anything that is lost was lost from the buffers.
+sub same_everywhere
+{
+	my ($database, $query, $result, $what) = @_;
+	catch_up();
+	foreach my $node (@nodes)
+	{
+		is($node->safe_psql($database, $query),
+			$result, "$what on " . $node->name);
+	}
+	return;
+}
+
+# Hold both workers at an injection point, with something that they are to settle.
+sub hold_workers
+{
+	my ($point, $drop) = @_;
+	hold_at($_, $point) foreach @nodes;
+	$drop->();
+	catch_up();
+	wait_for_wait($_, $point, 'lazy drop worker') foreach @nodes;
+	return;
+}
+
+sub release_workers
+{
+	my ($point) = @_;
+	catch_up();
+	foreach my $node (@nodes)
+	{
+		release($node, $point);
+		wait_for_stats($node,
+			q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'}
+		);
+	}
+	return;
+}
+
+foreach my $point ('lazydrop-worker', 'lazydrop-pass')
+{
+	my $how =
+	  $point eq 'lazydrop-worker' ? 'waiting worker' : 'worker in its pass';
+
+	# --- the same database OID ----------------------------------------------------
+
+	my $create = 'CREATE DATABASE again OID 90000 STRATEGY %s';
+	foreach my $strategy (qw(wal_log file_copy))
+	{
+		$primary->safe_psql('postgres', sprintf($create, $strategy));
+		$primary->safe_psql('again',
+			'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+		hold_workers($point,
+			sub { $primary->safe_psql('postgres', 'DROP DATABASE again') });
+		my %waits = map { $_->name => stats($_)->{reuse_waits} } @nodes;
+		$primary->safe_psql('postgres', sprintf($create, $strategy));
+		$primary->safe_psql('again',
+			'CREATE TABLE t AS SELECT generate_series(1, 2000) AS a');
+		catch_up();
+		foreach my $node (@nodes)
+		{
+			cmp_ok(stats($node)->{reuse_waits}, '>', $waits{ $node->name },
+				"$how, same database OID, $strategy: settled on "
+				  . $node->name);
+		}
+		release_workers($point);
+		same_everywhere('again', 'SELECT count(*), sum(a) FROM t',
+			'2000|2001000',
+			"$how, same database OID, $strategy: rows are there");
+		$primary->safe_psql('postgres', 'DROP DATABASE again');
+		catch_up();
+	}
+
+	# --- a database that is moved there and back ------------------------------------
+
+	$primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
+	$primary->safe_psql('postgres', 'CREATE DATABASE moved');
+	$primary->safe_psql('moved',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	hold_workers(
+		$point,
+		sub {
+			# something for the primary's worker, which a move does not need
+			$primary->safe_psql('postgres',
+				'CREATE TABLE x (); DROP TABLE x');
+			$primary->safe_psql('postgres',
+				'ALTER DATABASE moved SET TABLESPACE there');
+		});
+	$primary->safe_psql('moved',
+		'INSERT INTO t SELECT generate_series(1001, 2000)');
+
+	# one table back into the directory that is buried on the standby
+	$primary->safe_psql('moved',
+		'CREATE TABLE back TABLESPACE pg_default AS SELECT generate_series(1, 500) AS a'
+	);
+	same_everywhere('moved', 'SELECT count(*), sum(a) FROM back',
+		'500|125250',
+		"$how, table in a directory that was left: rows are there");
+	$primary->safe_psql('moved', 'ALTER TABLE back SET TABLESPACE there');
+	release_workers($point);
+	same_everywhere(
+		'moved', 'SELECT count(*), sum(a) FROM t',
+		'2000|2001000', "$how, moved database: rows are there");
+
+	hold_workers(
+		$point,
+		sub {
+			$primary->safe_psql('postgres',
+				'CREATE TABLE x (); DROP TABLE x');
+			$primary->safe_psql('postgres',
+				'ALTER DATABASE moved SET TABLESPACE pg_default');
+		});
+	$primary->safe_psql('moved',
+		'INSERT INTO t SELECT generate_series(2001, 3000)');
+	$primary->safe_psql('postgres',
+		'ALTER DATABASE moved SET TABLESPACE there');
+	$primary->safe_psql('moved',
+		'INSERT INTO t SELECT generate_series(3001, 4000)');
+	release_workers($point);
+	same_everywhere(
+		'moved', 'SELECT count(*), sum(a) FROM t',
+		'4000|8002000', "$how, moved there and back: rows are there");
+	$primary->safe_psql('postgres', 'DROP DATABASE moved');
+	$primary->safe_psql('postgres', 'DROP TABLESPACE there');
+}
+
+# --- a pass that has lost its entries, which others have buried again ------------------
+
+# The worker has visited all headers and is about to delete the entry.  Meanwhile the
+# database is created again and dropped again: that is another burial, for which no
+# header has been visited.
+$primary->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
+hold_workers('lazydrop-pass-end',
+	sub { $primary->safe_psql('postgres', 'DROP DATABASE again') });
+$primary->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
+$primary->safe_psql('again',
+	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+$primary->safe_psql('postgres', 'DROP DATABASE again');
+release_workers('lazydrop-pass-end');
+same_everywhere('postgres',
+	'SELECT count(*) FROM pg_buffercache WHERE reldatabase = 90000',
+	'0', 'dropped twice: no buffer is left');
+
+# --- a tablespace, right after what was in it --------------------------------------------
+
+# The files have gone with the drop.
+$primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
+$primary->safe_psql('postgres', 'CREATE DATABASE again TABLESPACE there');
+$primary->safe_psql('postgres',
+	'CREATE TABLE x TABLESPACE there AS SELECT 1 AS a');
+hold_workers(
+	'lazydrop-worker',
+	sub {
+		$primary->safe_psql('postgres', "DROP DATABASE again;\nDROP TABLE x");
+		$primary->safe_psql('postgres', 'DROP TABLESPACE there');
+	});
+same_everywhere('postgres',
+	q{SELECT count(*) FROM pg_tablespace WHERE spcname = 'there'},
+	'0', 'DROP TABLESPACE does not wait for the worker');
+
+# --- a template with something pending ------------------------------------------------------
+
+$primary->safe_psql('postgres', 'CREATE DATABASE template');
+$primary->safe_psql('template',
+	'CREATE TABLE kept AS SELECT generate_series(1, 1000) AS a; CREATE TABLE x AS TABLE kept'
+	  =~ s/; /;\n/r);
+$primary->safe_psql('template', 'DROP TABLE x');
+$primary->safe_psql('postgres',
+	'CREATE DATABASE copy TEMPLATE template STRATEGY file_copy');
+release_workers('lazydrop-worker');
+same_everywhere(
+	'copy', 'SELECT count(*), sum(a) FROM kept',
+	'1000|500500', 'file copy of a template with something pending');
+$primary->safe_psql('postgres',
+	"DROP DATABASE copy;\nDROP DATABASE template");
+
+# --- the same relfilenumber, as pg_upgrade chooses it --------------------------------
+
+sub start_binary_upgrade
+{
+	my (@options) = @_;
+	$primary->stop;
+	system_or_bail(
+		'pg_ctl', '--wait',
+		'--pgdata' => $primary->data_dir,
+		'--log' => $primary->logfile,
+		'--options' => '-b',
+		'start');
+	$primary->_update_pid(1);
+	return;
+}
+
+# SQL that makes pg_upgrade's choices for a table without a TOAST table.
+sub create_as
+{
+	my ($name, $oid, $relfilenumber) = @_;
+	return qq{
+		SELECT binary_upgrade_set_next_pg_type_oid('@{[ $oid + 1 ]}');
+		SELECT binary_upgrade_set_next_array_pg_type_oid('@{[ $oid + 2 ]}');
+		SELECT binary_upgrade_set_next_heap_pg_class_oid('$oid');
+		SELECT binary_upgrade_set_next_heap_relfilenode('$relfilenumber');
+		CREATE TABLE $name (a int);};
+}
+
+$primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
+$primary->safe_psql('postgres', 'CREATE DATABASE moved');
+start_binary_upgrade();
+my $oid = 700000;
+foreach my $point ('lazydrop-worker', 'lazydrop-pass')
+{
+	my $how =
+	  $point eq 'lazydrop-worker' ? 'waiting worker' : 'worker in its pass';
+	my $number = $oid + 9;
+	$primary->safe_psql('postgres', create_as('old', $oid, $number));
+	$primary->safe_psql('postgres',
+		'INSERT INTO old SELECT generate_series(1, 1000)');
+	hold_workers($point,
+		sub { $primary->safe_psql('postgres', 'DROP TABLE old') });
+
+	# removes the file that keeps the number busy
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	my %waits = map { $_->name => stats($_)->{reuse_waits} } @nodes;
+	$primary->safe_psql('postgres', create_as('new', $oid + 10, $number));
+	$primary->safe_psql('postgres',
+		'INSERT INTO new SELECT generate_series(1, 2000)');
+	is( $primary->safe_psql(
+			'postgres', q{SELECT pg_relation_filenode('new')}),
+		$number,
+		"$how: the relfilenumber is the same");
+	catch_up();
+	foreach my $node (@nodes)
+	{
+		cmp_ok(
+			stats($node)->{reuse_waits},
+			'>',
+			$waits{ $node->name },
+			"$how, same relfilenumber: settled on " . $node->name);
+	}
+	release_workers($point);
+	same_everywhere(
+		'postgres', 'SELECT count(*), sum(a) FROM new',
+		'2000|2001000', "$how, same relfilenumber: rows are there");
+	$primary->safe_psql('postgres', 'ALTER TABLE new RENAME TO new' . $oid);
+	$oid += 20;
+}
+
+# --- the same relfilenumber, in a database that is away meanwhile ------------------------
+
+# Copying a directory back does not create relations one by one, so it would not
+# see that one of them is buried there.
+$primary->safe_psql('moved', create_as('old', 750000, 750009));
+$primary->safe_psql('moved',
+	'INSERT INTO old SELECT generate_series(1, 1000)');
+hold_workers('lazydrop-worker',
+	sub { $primary->safe_psql('moved', 'DROP TABLE old') });
+$primary->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE there');
+$primary->safe_psql('moved', create_as('new', 750010, 750009));
+$primary->safe_psql('postgres',
+	'ALTER DATABASE moved SET TABLESPACE pg_default');
+$primary->safe_psql('moved',
+	'INSERT INTO new SELECT generate_series(1, 2000)');
+release_workers('lazydrop-worker');
+same_everywhere('moved', 'SELECT count(*), sum(a) FROM new',
+	'2000|2001000',
+	'same relfilenumber, in a database that was away: rows are there');
+
+# --- a temporary relation whose number a permanent one has ---------------------------
+
+# A temporary relation is never buried, and creating one settles nothing.
+$primary->safe_psql('postgres', create_as('permanent', 800000, 800009));
+$primary->safe_psql('postgres',
+	'INSERT INTO permanent SELECT generate_series(1, 1000)');
+hold_workers(
+	'lazydrop-worker',
+	sub {
+		$primary->safe_psql('postgres', create_as('x', 801000, 801009));
+		$primary->safe_psql('postgres', 'DROP TABLE x');
+	});
+my $waits = stats($primary)->{reuse_waits};
+my $buried = stats($primary)->{buried_relations};
+my $number = 800009;
+foreach my $oid (800020, 800040)
+{
+	my $temporary = create_as('temporary', $oid, $number);
+	$temporary =~ s/CREATE TABLE/CREATE TEMPORARY TABLE/;
+	like(
+		$primary->safe_psql(
+			'postgres',
+			"$temporary
+			INSERT INTO temporary SELECT generate_series(1, 10);
+			SELECT count(*), pg_relation_filenode('temporary') FROM temporary;
+			DROP TABLE temporary"),
+		qr/^10\|$number$/m,
+		'a temporary table with the number of a permanent one');
+
+	# and with that of one that is buried
+	$number = 801009;
+}
+is(stats($primary)->{buried_relations},
+	$buried, 'a temporary relation is not buried');
+is(stats($primary)->{reuse_waits}, $waits, 'nor does it settle anything');
+release_workers('lazydrop-worker');
+same_everywhere(
+	'postgres', 'SELECT count(*), sum(a) FROM permanent',
+	'1000|500500', 'the permanent one of the same number has its rows');
+
+# All of it is on disk as well.
+$primary->stop;
+$primary->start;
+$standby->restart;
+same_everywhere(
+	'postgres',
+	'SELECT (SELECT count(*) FROM new700000), (SELECT count(*) FROM new700020), (SELECT count(*) FROM permanent)',
+	'2000|2000|1000',
+	'rows are there after a restart');
+
+foreach my $node (@nodes)
+{
+	$node->stop;
+	unlike(
+		slurp_file($node->logfile),
+		qr/PANIC|could not open file|could not fsync|invalid page|TRAP/,
+		'the log is clean on ' . $node->name);
+}
+
+done_testing();

@@ -1,0 +1,294 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Nothing touches the files of a buried relation once its burial has returned
+# (rule R1).  Two races: somebody has looked whether the relation is buried, and
+# has not written yet, when it is dropped; and a scan that was cancelled has left
+# reads in flight.  The dropper waits for both, and removes the files afterwards.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+if (($ENV{enable_injection_points} // '') ne 'yes')
+{
+	plan skip_all => 'Injection points not supported by this build';
+}
+
+my $node = PostgreSQL::Test::Cluster->new('node');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+bgwriter_lru_maxpages = 0
+checkpoint_timeout = 1h
+io_method = worker
+io_workers = 1
+lazydrop.enabled = on
+lazydrop.max_pending = 16384
+lazydrop.pass_delay = 0
+shared_buffers = 32MB
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
+
+# Let a session write the first page of table "t" of a database, and give it back.
+sub start_writer
+{
+	my ($database) = @_;
+	my $filenode =
+	  $node->safe_psql($database, q{SELECT pg_relation_filenode('t')});
+	my $writer = $node->background_psql('postgres', on_error_stop => 0);
+	$writer->query_until(
+		qr/begun/, "\\echo begun
+		SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache
+		WHERE relfilenode = $filenode AND relforknumber = 0 AND relblocknumber = 0;\n"
+	);
+	return $writer;
+}
+
+# --- a write that is about to be announced --------------------------------------------
+
+# The writer has seen that the relation is not buried; it is then, and its file goes.
+# The writer must look again.
+{
+	$node->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	my $path = $node->data_dir . '/'
+	  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+	hold_at($node, 'lazydrop-announce');
+	my $writer = start_writer('postgres');
+	wait_for_wait($node, 'lazydrop-announce', 'client backend');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	ok(!-s $path,
+		'DROP TABLE does not wait for a write that is not announced');
+	my $skipped = stats($node)->{writes_skipped};
+	release($node, 'lazydrop-announce');
+	$writer->quit;
+	is(stats($node)->{writes_skipped},
+		$skipped + 1, 'which is then not done');
+	ok(!-s $path, 'and the file does not come back');
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+}
+
+# --- a write that fails -----------------------------------------------------------------
+
+# Its announcement must end, or the next dropper would wait for ever.
+{
+	$node->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	$node->safe_psql('postgres',
+		q{SELECT injection_points_attach('lazydrop-announced', 'error')});
+	my $writer = start_writer('postgres');
+	$writer->query_until(qr/failed/, "\\echo failed\n");
+	$node->safe_psql('postgres',
+		q{SELECT injection_points_detach('lazydrop-announced')});
+	$node->wait_for_log(
+		qr/error triggered for injection point lazydrop-announced/);
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	pass('DROP TABLE after a write that failed');
+	$writer->quit;
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+}
+
+# --- a write that has been announced ------------------------------------------------
+
+foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
+{
+	my $database = 'postgres';
+	if ($how =~ /DATABASE/)
+	{
+		$node->safe_psql('postgres', 'CREATE DATABASE d');
+		$database = 'd';
+	}
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->safe_psql($database,
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+
+	my $path = $node->data_dir . '/'
+	  . $node->safe_psql($database, q{SELECT pg_relation_filepath('t')});
+
+	# Somebody writes a page of the table: he announces that, and stops there.
+	hold_at($node, 'lazydrop-announced');
+	my $writer = start_writer($database);
+	wait_for_wait($node, 'lazydrop-announced', 'client backend');
+
+	my $log_offset = -s $node->logfile;
+	my $drop = $node->background_psql('postgres', on_error_stop => 0);
+	$drop->query_until(qr/begun/,
+			"\\echo begun\n"
+		  . ($how eq 'DROP TABLE' ? 'DROP TABLE t;' : 'DROP DATABASE d;')
+		  . "\n\\echo dropped\n");
+	wait_for_wait($node, 'BufferIo', 'client backend');
+	pass("$how waits for the write that was announced");
+	ok(-s $path, "$how has not removed the file meanwhile");
+
+	if ($how =~ /cancelled/)
+	{
+		# What has been buried stays so, and the worker knows.
+		$node->safe_psql('postgres',
+			q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'BufferIo' AND backend_type = 'client backend'}
+		);
+		$node->wait_for_log(qr/canceling statement due to user request/,
+			$log_offset);
+		release($node, 'lazydrop-announced');
+		$writer->quit;
+		$drop->quit;
+		wait_for_stats($node, q{s->>'pending_databases' = '0'});
+		$node->safe_psql('postgres', 'DROP DATABASE d');
+		ok(!-s $path, "$how: it can be dropped again");
+		next;
+	}
+	release($node, 'lazydrop-announced');
+	$drop->query_until(qr/dropped/, "\n");
+	$drop->quit;
+	$writer->quit;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	ok(!-s $path, "$how removes it then");
+}
+
+# --- reads in flight ------------------------------------------------------------------
+
+# The I/O worker has taken a read, and stops before it does it.
+$node->safe_psql('postgres',
+	'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
+$node->safe_psql('postgres', 'CHECKPOINT');
+$node->restart;
+$node->safe_psql('postgres', 'SET max_parallel_workers_per_gather = 0');
+my $path = $node->data_dir . '/'
+  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+hold_at($node, 'aio-worker-after-reopen');
+my $scan = $node->background_psql('postgres', on_error_stop => 0);
+$scan->query_until(qr/begun/,
+	"SET max_parallel_workers_per_gather = 0; SET application_name = 'scan';\n\\echo begun\nSELECT count(*) FROM t;\n"
+);
+wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+$node->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'scan'}
+);
+$node->poll_query_until('postgres',
+	q{SELECT state = 'idle' FROM pg_stat_activity WHERE application_name = 'scan'}
+) or die 'the scan was not cancelled';
+
+my $drop = $node->background_psql('postgres');
+$drop->query_until(qr/begun/,
+	"SET application_name = 'drop';\n\\echo begun\nDROP TABLE t;\n\\echo dropped\n"
+);
+$node->poll_query_until('postgres',
+	q{SELECT wait_event = 'AioIoCompletion' FROM pg_stat_activity WHERE application_name = 'drop'}
+  )
+  or die 'the drop does not wait: '
+  . $node->safe_psql(
+	'postgres',
+	q{SELECT pid, application_name, backend_type, wait_event_type, wait_event, state, query FROM pg_stat_activity}
+  );
+pass('DROP TABLE waits for the read in flight');
+ok(-s $path, 'and has not removed the file meanwhile');
+release($node, 'aio-worker-after-reopen');
+$drop->query_until(qr/dropped/, "\n");
+$drop->quit;
+$scan->quit;
+ok(!-s $path, 'it removes the file then');
+wait_for_stats($node, q{s->>'pending_relations' = '0'});
+
+# --- a descriptor of the old file ----------------------------------------------------------
+
+# Whoever creates storage under a buried name waits until no process has a
+# descriptor of the old file; so for an I/O worker that has just opened one.
+$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
+$node->safe_psql('postgres',
+	'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
+$node->restart;
+hold_at($node, 'lazydrop-worker');
+$node->safe_psql('postgres', 'DROP DATABASE d');
+wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
+hold_at($node, 'aio-worker-after-reopen');
+$scan = $node->background_psql('postgres', on_error_stop => 0);
+$scan->query_until(qr/begun/,
+	"SET max_parallel_workers_per_gather = 0;\n\\echo begun\nSELECT count(*) FROM t;\n"
+);
+wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+my $create = $node->background_psql('postgres');
+$create->query_until(qr/begun/,
+	"\\echo begun\nCREATE DATABASE d OID 90000;\n\\echo created\n");
+wait_for_wait($node, 'ProcSignalBarrier', 'client backend');
+pass('a name is not used again while a descriptor of the old file may be open'
+);
+release($node, 'aio-worker-after-reopen');
+$create->query_until(qr/created/, "\n");
+$create->quit;
+$scan->quit;
+release($node, 'lazydrop-worker');
+$node->safe_psql('postgres', "DROP DATABASE d;\nDROP TABLE t");
+wait_for_stats($node,
+	q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'});
+
+# --- reads in flight, with each way of doing them --------------------------------------------
+
+# A scan ends with an error and leaves what it has read ahead.  Its session does
+# nothing more, so with io_uring nobody collects those reads but the dropper.
+foreach my $method ('sync', 'worker', 'io_uring')
+{
+  SKIP:
+	{
+		$node->append_conf('postgresql.conf', "io_method = $method");
+		$node->stop;
+		if (!$node->start(fail_ok => 1))
+		{
+			skip "io_method = $method is not available", 2;
+		}
+		$node->safe_psql('postgres',
+			'CREATE TABLE t AS SELECT generate_series(1, 200000) AS a');
+		$node->restart;
+		my $reader = $node->background_psql('postgres', on_error_stop => 0);
+		$reader->query_until(
+			qr/ended/, "SET max_parallel_workers_per_gather = 0;
+			SELECT count(1 / (a - 100000)) FROM t;\n\\echo ended\n");
+		my $in_flight =
+		  q{SELECT count(*) FROM pg_aios WHERE state = 'SUBMITTED'};
+		cmp_ok($node->safe_psql('postgres', $in_flight),
+			'>', 0, "io_method = $method: reads are in flight")
+		  if $method eq 'io_uring';
+		$node->safe_psql('postgres', 'DROP TABLE t');
+		is($node->safe_psql('postgres', $in_flight),
+			'0', "io_method = $method: DROP TABLE has waited for all reads");
+		wait_for_stats($node, q{s->>'pending_relations' = '0'});
+		$reader->quit;
+	}
+}
+
+# --- a pass that fails ---------------------------------------------------------------------
+
+# The entries that it owned are settled by the next one, at once.
+$node->append_conf('postgresql.conf', 'io_method = worker');
+$node->restart;
+foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
+{
+	$node->safe_psql('postgres',
+		"SELECT injection_points_attach('$point', 'error')");
+	my $worker = stats($node)->{worker_pid};
+	$node->safe_psql('postgres',
+		"CREATE TABLE t AS SELECT generate_series(1, 1000) AS a;\nDROP TABLE t"
+	);
+	$node->wait_for_log(qr/error triggered for injection point $point$/m);
+	is(stats($node)->{pending_relations},
+		1, "$point: the entry is still there");
+	$node->safe_psql('postgres', "SELECT injection_points_detach('$point')");
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+	isnt(stats($node)->{worker_pid},
+		$worker, "$point: another worker has settled it");
+}
+
+$node->stop;
+unlike(
+	slurp_file($node->logfile),
+	qr/PANIC|could not open file|could not fsync|could not read|TRAP/,
+	'the log is clean');
+
+done_testing();

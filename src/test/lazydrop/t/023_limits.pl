@@ -1,0 +1,251 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# The set of what is buried has a fixed capacity, and the worker is never the only
+# way on (rule R6): drops that do not fit, a worker that is stopped, or that never
+# started, a server that is about to stop.  Two processes that settle the same
+# entry do each other no harm (rule R5).
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Path;
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('node');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+allow_in_place_tablespaces = on
+autovacuum = off
+bgwriter_lru_maxpages = 0
+checkpoint_timeout = 1h
+lazydrop.enabled = on
+lazydrop.max_pending = 16
+lazydrop.pass_delay = 1min
+max_locks_per_transaction = 128
+shared_buffers = 32MB
+});
+$node->start;
+
+sub create_tables
+{
+	my ($n) = @_;
+	$node->safe_psql(
+		'postgres',
+		join(
+			'',
+			map {
+				"CREATE TABLE t$_ AS SELECT generate_series(1, 1000) AS a;\n"
+			} 1 .. $n));
+	return;
+}
+
+sub drop_tables
+{
+	my ($n) = @_;
+	$node->safe_psql('postgres',
+		'DROP TABLE ' . join(', ', map { "t$_" } 1 .. $n));
+	return;
+}
+
+# Nothing of what was dropped is written, and everything else is.
+sub is_intact
+{
+	my ($what) = @_;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is($node->safe_psql('postgres', 'SELECT count(*), sum(a) FROM kept'),
+		'1000|500500', "$what: a table that was kept is intact");
+	return;
+}
+$node->safe_psql('postgres',
+	'CREATE TABLE kept AS SELECT generate_series(1, 1000) AS a');
+
+# --- a full set ------------------------------------------------------------------
+
+# The worker waits a minute for more, but it wakes when the set is half full.
+my $before = stats($node);
+create_tables(60);
+foreach my $i (1 .. 60)
+{
+	$node->safe_psql('postgres', "DROP TABLE t$i");
+}
+my $after = stats($node);
+is($after->{buried_relations} - $before->{buried_relations},
+	60, '60 drops through a set of 16');
+is( $after->{sync_fallbacks},
+	$before->{sync_fallbacks},
+	'none of them at once');
+cmp_ok($after->{passes} - $before->{passes}, '<=', 30, 'in batches');
+is_intact('small drops');
+
+# More in one transaction than fits at all.
+create_tables(100);
+$before = stats($node);
+drop_tables(100);
+$after = stats($node);
+cmp_ok($after->{sync_fallbacks} - $before->{sync_fallbacks},
+	'>=', 84, 'what does not fit is dropped at once');
+cmp_ok($after->{pending_relations}, '<=', 16, 'the set is never over-full');
+is_intact('a large drop');
+
+# A database in more tablespaces than there is room for.
+$node->safe_psql('postgres',
+	join('', map { "CREATE TABLESPACE ts$_ LOCATION '';\n" } 1 .. 20));
+$node->safe_psql('postgres', 'CREATE DATABASE d');
+$node->safe_psql(
+	'd',
+	join('',
+		map { "CREATE TABLE t$_ TABLESPACE ts$_ AS SELECT 1 AS a;\n" }
+		  1 .. 20));
+$before = stats($node);
+$node->safe_psql('postgres', 'DROP DATABASE d');
+$after = stats($node);
+is( $after->{buried_databases},
+	$before->{buried_databases},
+	'a database that does not fit is not buried in part');
+is( $after->{sync_fallbacks},
+	$before->{sync_fallbacks} + 1,
+	'but dropped at once');
+is_intact('a large database');
+
+# --- a directory that has been lost ------------------------------------------------------
+
+# Checkpoints fail then, because they have pages to write there.  Dropping the database
+# helps: it has them forgotten wherever they belong.
+$node->safe_psql('postgres', 'CREATE DATABASE d');
+$node->safe_psql('d',
+	'CREATE TABLE t TABLESPACE ts1 AS SELECT generate_series(1, 1000) AS a');
+my $lost = $node->data_dir . '/'
+  . $node->safe_psql('d', q{SELECT pg_relation_filepath('t')}) =~ s{/\d+$}{}r;
+rmtree($lost);
+my ($status) = $node->psql('postgres', 'CHECKPOINT');
+isnt($status, 0, 'a checkpoint cannot write to a directory that is lost');
+my $offset = -s $node->logfile;
+$node->safe_psql('postgres', 'DROP DATABASE d');
+is_intact('a lost directory');
+
+# --- a worker that is stopped -----------------------------------------------------
+
+SKIP:
+{
+	skip 'no SIGSTOP on this platform', 4 if $windows_os;
+
+	wait_for_stats($node, q{(s->>'worker_pid') IS NOT NULL});
+	my $pid = stats($node)->{worker_pid};
+	kill('STOP', $pid);
+	create_tables(60);
+	$before = stats($node);
+	foreach my $i (1 .. 60)
+	{
+		$node->safe_psql('postgres', "DROP TABLE t$i");
+	}
+	$after = stats($node);
+	is($after->{buried_relations} - $before->{buried_relations},
+		60, '60 drops with the worker stopped');
+	is_intact('a stopped worker');
+	$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
+	pass('a database OID comes back with the worker stopped');
+	kill('CONT', $pid);
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	is_intact('a worker that goes on');
+}
+
+# --- a stop with entries pending, in each mode --------------------------------------
+
+foreach my $mode ('fast', 'immediate')
+{
+	create_tables(5);
+	drop_tables(5);
+	$node->stop($mode);
+	$node->start;
+	is(stats($node)->{pending_relations}, 0,
+		"nothing is pending after $mode");
+	is_intact($mode);
+}
+
+# --- a worker that is killed ------------------------------------------------------------
+
+# An ordinary crash restart.
+SKIP:
+{
+	skip 'no SIGKILL on this platform', 2 if $windows_os;
+
+	$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+	$node->reload;
+	create_tables(5);
+	drop_tables(5);
+	my $pid = stats($node)->{worker_pid};
+	kill('KILL', $pid);
+	$node->poll_query_until('postgres',
+		"SELECT (current_setting('lazydrop.stats')::jsonb->>'worker_pid')::int <> $pid"
+	) or die 'there is no new worker';
+	is(stats($node)->{pending_relations},
+		0, 'nothing is pending after a crash of the worker');
+	is_intact('a killed worker');
+}
+
+# --- no worker ------------------------------------------------------------------------
+
+$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+$node->restart;
+is(stats($node)->{worker_pid}, undef, 'no worker process, no worker');
+create_tables(5);
+drop_tables(5);
+is(stats($node)->{pending_relations}, 0, 'drops are done at once');
+is(stats($node)->{sync_fallbacks}, 5, 'which the counters tell');
+$node->safe_psql('postgres',
+	"CREATE TEMPORARY TABLE t AS SELECT 1 AS a;\nDROP TABLE t");
+is(stats($node)->{sync_fallbacks}, 5, 'and not of temporary tables');
+is_intact('no worker');
+create_tables(5);
+drop_tables(5);
+$node->stop('immediate');
+$node->start;
+cmp_ok(stats($node)->{buried_relations},
+	'>=', 5, 'crash recovery buries, also without a worker');
+is(stats($node)->{pending_relations}, 0, 'and settles everything at its end');
+is_intact('crash recovery without a worker');
+
+# --- single-user mode -------------------------------------------------------------------
+
+$node->safe_psql('postgres',
+	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+$node->stop;
+command_ok(
+	[
+		'sh',
+		'-c',
+		"echo 'DROP TABLE t' | postgres --single -D '@{[ $node->data_dir ]}' postgres"
+	],
+	'a drop in single-user mode');
+$node->start;
+is_intact('single-user mode');
+
+# --- a wrong value in postgresql.conf ----------------------------------------------------
+
+# As for any setting of the server's own, it does not start then.
+$node->stop;
+$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
+ok(!$node->start(fail_ok => 1),
+	'a wrong value keeps the server from starting');
+like(
+	slurp_file($node->logfile),
+	qr/invalid value for parameter "lazydrop\.max_pending": "1"/,
+	'and the log says why');
+$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 16');
+$node->start;
+
+$node->stop;
+unlike(
+	slurp_file($node->logfile, $offset),
+	qr/PANIC|could not open file|could not fsync|TRAP/,
+	'the log is clean');
+
+done_testing();

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# What only replay does: forget sync requests of the directories that a record
+# names and of no others (rule R2), copy a database into a directory that is there
+# already (rule R3), and go on for ever in one process.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Path;
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(stats wait_for_stats);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf(
+	'postgresql.conf', q{
+allow_in_place_tablespaces = on
+autovacuum = off
+bgwriter_lru_maxpages = 0
+checkpoint_timeout = 1h
+lazydrop.enabled = on
+lazydrop.max_pending = 16384
+lazydrop.pass_delay = 0
+log_checkpoints = on
+max_wal_size = 4GB
+shared_buffers = 32MB
+});
+$primary->start;
+$primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
+$primary->safe_psql('postgres',
+	q{CREATE TABLESPACE there LOCATION ''; CREATE TABLESPACE third LOCATION ''}
+	  =~ s/; /;\n/r);
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+
+# The requests are only kept when there is something to sync.
+$standby->append_conf('postgresql.conf', 'fsync = on');
+$standby->start;
+
+sub restartpoint
+{
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	$primary->wait_for_replay_catchup($standby);
+	my $offset = -s $standby->logfile;
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	return slurp_file($standby->logfile, $offset);
+}
+
+# --- sync requests ---------------------------------------------------------------------
+
+# A database with tables in a third tablespace is moved.  The standby has written
+# their pages and not synced them.
+$primary->safe_psql('postgres', 'CREATE DATABASE d');
+restartpoint();
+$primary->safe_psql(
+	'd',
+	join('',
+		map { "CREATE TABLE t$_ TABLESPACE third AS SELECT 1 AS a;\n" }
+		  1 .. 50));
+$primary->wait_for_replay_catchup($standby);
+$standby->safe_psql('postgres', 'SELECT * FROM pg_buffercache_evict_all()');
+$primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
+my $log = restartpoint();
+my ($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
+cmp_ok($files // 0,
+	'>=', 50,
+	'replay of a move does not forget to sync what it does not move');
+
+# And a database that is dropped has none.
+$primary->safe_psql('d',
+	join('', map { "INSERT INTO t$_ VALUES (2);\n" } 1 .. 50));
+$primary->wait_for_replay_catchup($standby);
+$standby->safe_psql('postgres', 'SELECT * FROM pg_buffercache_evict_all()');
+$primary->safe_psql('postgres', 'DROP DATABASE d');
+$log = restartpoint();
+($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
+cmp_ok($files // 50, '<', 50, 'replay of DROP DATABASE forgets all of them');
+
+# --- a copy into a directory that is there ------------------------------------------------
+
+# The primary crashes while a transaction has a table in a directory of its database.
+# The standby keeps it, with its pages.  Then the directory is made anew.
+$primary->safe_psql('postgres', 'CREATE DATABASE d');
+my $session = $primary->background_psql('d');
+my $path = $session->query_safe(
+	q{BEGIN; CREATE TABLE x TABLESPACE there AS SELECT generate_series(1, 1000) AS a; SELECT pg_relation_filepath('x')}
+);
+$primary->safe_psql('postgres',
+	q{SELECT pg_logical_emit_message(true, '', '')});
+$primary->wait_for_replay_catchup($standby);
+$primary->stop('immediate');
+eval { $session->quit };
+my ($number) = $path =~ /(\d+)$/;
+my $cached = qq{
+	SELECT count(*) FROM pg_buffercache
+	WHERE relfilenode = $number AND reltablespace =
+		(SELECT oid FROM pg_tablespace WHERE spcname = 'there')};
+cmp_ok($standby->safe_psql('postgres', $cached),
+	'>', 0, 'the standby has pages of a table that nobody has');
+$primary->start;
+rmtree($primary->data_dir . '/' . ($path =~ s{/\d+$}{}r));
+$primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
+$primary->wait_for_replay_catchup($standby);
+is($standby->safe_psql('postgres', $cached),
+	'0', 'and not when the directory has been made anew');
+
+# --- memory of the startup process ----------------------------------------------------
+
+# Bytes used in the context that lives as long as the process.
+sub startup_memory
+{
+	my $offset = -s $standby->logfile;
+	$standby->safe_psql('postgres',
+		q{SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_activity WHERE backend_type = 'startup'}
+	);
+
+	# it looks when it is woken
+	$primary->safe_psql('postgres',
+		q{SELECT pg_logical_emit_message(true, '', '')});
+	$standby->wait_for_log(qr/Grand total: \d+ bytes/, $offset);
+	my ($used) = slurp_file($standby->logfile, $offset) =~
+	  /TopMemoryContext: .* (\d+) used/;
+	return $used;
+}
+
+sub drop_many
+{
+	my ($n) = @_;
+	$primary->safe_psql(
+		'postgres', qq{
+		SET synchronous_commit = off;
+		DO \$\$ BEGIN
+			FOR i IN 1 .. $n LOOP
+				CREATE TABLE t (a int);
+				COMMIT;
+				DROP TABLE t;
+				COMMIT;
+			END LOOP;
+		END \$\$;
+		CREATE TABLE flush AS SELECT 1;
+		DROP TABLE flush;});
+	$primary->wait_for_replay_catchup($standby);
+	return;
+}
+drop_many(100);
+my $before = startup_memory();
+my $buried = stats($standby)->{buried_relations};
+drop_many(1000);
+is(stats($standby)->{buried_relations} - $buried,
+	1001, '1001 drops have been replayed');
+is(startup_memory() - $before, 0, 'and have left nothing in memory');
+
+foreach my $node ($primary, $standby)
+{
+	$node->stop;
+	unlike(
+		slurp_file($node->logfile),
+		qr/PANIC|could not open file|could not fsync|TRAP/,
+		'the log is clean on ' . $node->name);
+}
+
+done_testing();

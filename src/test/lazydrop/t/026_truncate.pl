@@ -1,0 +1,91 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A relation that is truncated in part lives on, so it is not buried; the blocks
+# that go are looked up (rule R12).  None of them may stay: the relation grows
+# again, and then the pages that were given back must be empty.  (With assertions,
+# the server looks at all headers after each such truncation.)
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(stats);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('node');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+bgwriter_lru_maxpages = 0
+checkpoint_timeout = 1h
+shared_buffers = 128MB
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
+
+foreach my $enabled ('on', 'off')
+{
+	$node->safe_psql('postgres',
+		"ALTER SYSTEM SET lazydrop.enabled = $enabled");
+	$node->reload;
+	$node->poll_query_until('postgres',
+		"SELECT current_setting('lazydrop.enabled') = '$enabled'")
+	  or die 'the setting was not reloaded';
+
+	# few blocks against the 512 that are looked up at most, and many
+	foreach my $rows (20_000, 400_000)
+	{
+		my $what = "lazydrop.enabled = $enabled, $rows rows";
+		$node->safe_psql(
+			'postgres', qq{
+			CREATE TABLE t (a int);
+			INSERT INTO t SELECT generate_series(1, $rows);
+			VACUUM t;
+			DELETE FROM t WHERE a > 1000;});
+		my $buried = stats($node)->{buried_relations};
+		$node->safe_psql('postgres', 'VACUUM (TRUNCATE) t');
+		is( $node->safe_psql(
+				'postgres', q{
+				SELECT count(*) FROM pg_buffercache
+				WHERE relfilenode = pg_relation_filenode('t')
+				AND relforknumber = 0
+				AND relblocknumber >= pg_relation_size('t') / 8192}),
+			'0',
+			"$what: no page behind the end");
+		cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('t')}),
+			'<', 10 * 8192, "$what: VACUUM gave the tail back");
+		is(stats($node)->{buried_relations},
+			$buried, "$what: and buried nothing");
+		$node->safe_psql('postgres',
+			"INSERT INTO t SELECT generate_series(1, $rows)");
+		is( $node->safe_psql('postgres', 'SELECT count(*) FROM t'),
+			$rows + 1000,
+			"$what: it grows again");
+
+		# of a table made in the same transaction, all forks
+		is( $node->safe_psql(
+				'postgres', qq{
+				BEGIN;
+				CREATE TABLE new (a int);
+				INSERT INTO new SELECT generate_series(1, $rows);
+				TRUNCATE new;
+				INSERT INTO new SELECT generate_series(1, 100);
+				COMMIT;
+				SELECT count(*) FROM new;}),
+			'100',
+			"$what: a table that is truncated where it was made");
+		$node->safe_psql('postgres', "DROP TABLE t;\nDROP TABLE new;");
+	}
+}
+
+$node->stop;
+unlike(
+	slurp_file($node->logfile),
+	qr/PANIC|could not open file|could not fsync|TRAP/,
+	'the log is clean');
+
+done_testing();

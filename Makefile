@@ -10,13 +10,14 @@
 #   make demo          the main job, shown in a few minutes
 #   make check-world   upstream's whole test suite, and ours
 #   make check         a few minutes' worth of it
+#   make bench         the fork against PostgreSQL itself; see bench/README.md
 #
 # UPSTREAM=TARBALL|DIR names PostgreSQL's source.
 
-automatic = demo check check-world
+automatic = demo check check-world bench
 
 help:
-	@echo 'make demo, make check and make check-world do everything by themselves;'
+	@echo 'make demo, make check, make check-world and make bench do everything by themselves;'
 	@echo 'to build and install, run ./configure first (see README.md).'
 
 $(automatic):

@@ -22,11 +22,13 @@ use Carp;
 use Exporter 'import';
 use IPC::Run;
 use JSON::PP;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Test::More;
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait);
+  wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
 
 =pod
 
@@ -158,6 +160,72 @@ sub database_directories
 	my $data = $node->data_dir;
 	return map { substr($_, length($data) + 1) }
 	  grep { -d } ("$data/base/$oid", glob("'$data'/pg_tblspc/*/*/$oid"));
+}
+
+=pod
+
+=item need_injection_points()
+
+Skip the whole test when the build has none.
+
+=cut
+
+sub need_injection_points
+{
+	plan skip_all => 'Injection points not supported by this build'
+	  if ($ENV{enable_injection_points} // '') ne 'yes';
+	return;
+}
+
+=pod
+
+=item start_quiet_node($name, %settings)
+
+Initialize and start a server that can have standbys, on which nothing drops or
+writes but what the test has do so, and whose worker does not wait for more drops;
+unless the settings say otherwise.
+
+=cut
+
+sub start_quiet_node
+{
+	my ($name, %settings) = @_;
+	%settings = (
+		'allow_in_place_tablespaces' => 'on',
+		'autovacuum' => 'off',
+		'bgwriter_lru_maxpages' => '0',
+		'checkpoint_timeout' => '1h',
+		'lazydrop.enabled' => 'on',
+		'lazydrop.max_pending' => '16384',
+		'lazydrop.pass_delay' => '0',
+		'shared_buffers' => '32MB',
+		%settings);
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init(allows_streaming => 1);
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+	$node->start;
+	return $node;
+}
+
+=pod
+
+=item stop_with_clean_log($node [, $offset])
+
+Stop a server; its log, from the offset on, must show nothing that a page written
+to a file that is gone, or lost, would have left there.
+
+=cut
+
+sub stop_with_clean_log
+{
+	my ($node, $offset) = @_;
+	$node->stop;
+	unlike(
+		slurp_file($node->logfile, $offset),
+		qr/PANIC|could not (open|read|fsync|write)|invalid page|TRAP/,
+		'the log is clean on ' . $node->name);
+	return;
 }
 
 =pod

@@ -11,31 +11,18 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait create_replay_timer);
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-if (($ENV{enable_injection_points} // '') ne 'yes')
-{
-	plan skip_all => 'Injection points not supported by this build';
-}
+need_injection_points();
 
-my $primary = PostgreSQL::Test::Cluster->new('primary');
-$primary->init(allows_streaming => 1);
-$primary->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-checkpoint_timeout = 1h
-bgwriter_lru_maxpages = 0
-shared_buffers = 64MB
-max_prepared_transactions = 2
-lazydrop.enabled = on
-lazydrop.max_pending = 16384
-lazydrop.pass_delay = 0
-lazydrop.log_passes = on
-});
-$primary->start;
+my $primary = start_quiet_node(
+	'primary',
+	'shared_buffers' => '64MB',
+	'max_prepared_transactions' => '2',
+	'lazydrop.log_passes' => 'on');
 $primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
@@ -312,13 +299,6 @@ is($standby->safe_psql('postgres', 'SELECT count(*) FROM unlogged'),
 release($standby, 'lazydrop-worker');
 cmp_ok(stats($standby)->{worker_pid}, '>', 0, 'there is one after promotion');
 
-foreach my $node (@nodes)
-{
-	$node->stop;
-	unlike(
-		slurp_file($node->logfile),
-		qr/PANIC|could not open file|could not fsync|TRAP/,
-		'the log is clean on ' . $node->name);
-}
+stop_with_clean_log($_) foreach @nodes;
 
 done_testing();

@@ -16,30 +16,15 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-if (($ENV{enable_injection_points} // '') ne 'yes')
-{
-	plan skip_all => 'Injection points not supported by this build';
-}
+need_injection_points();
 
-my $primary = PostgreSQL::Test::Cluster->new('primary');
-$primary->init(allows_streaming => 1);
-$primary->append_conf(
-	'postgresql.conf', q{
-allow_in_place_tablespaces = on
-autovacuum = off
-bgwriter_lru_maxpages = 0
-checkpoint_timeout = 1h
-lazydrop.enabled = on
-lazydrop.max_pending = 16384
-lazydrop.pass_delay = 0
-shared_buffers = 32MB
-});
-$primary->start;
+my $primary = start_quiet_node('primary');
 $primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 $primary->backup('backup');
@@ -370,13 +355,6 @@ same_everywhere(
 	'2000|2000|1000',
 	'rows are there after a restart');
 
-foreach my $node (@nodes)
-{
-	$node->stop;
-	unlike(
-		slurp_file($node->logfile),
-		qr/PANIC|could not open file|could not fsync|invalid page|TRAP/,
-		'the log is clean on ' . $node->name);
-}
+stop_with_clean_log($_) foreach @nodes;
 
 done_testing();

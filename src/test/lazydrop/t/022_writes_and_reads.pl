@@ -10,31 +10,18 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-if (($ENV{enable_injection_points} // '') ne 'yes')
-{
-	plan skip_all => 'Injection points not supported by this build';
-}
+need_injection_points();
 
-my $node = PostgreSQL::Test::Cluster->new('node');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-bgwriter_lru_maxpages = 0
-checkpoint_timeout = 1h
-io_method = worker
-io_workers = 1
-lazydrop.enabled = on
-lazydrop.max_pending = 16384
-lazydrop.pass_delay = 0
-shared_buffers = 32MB
-});
-$node->start;
+my $node = start_quiet_node(
+	'node',
+	'io_method' => 'worker',
+	'io_workers' => '1');
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 
@@ -285,10 +272,6 @@ foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
 		$worker, "$point: another worker has settled it");
 }
 
-$node->stop;
-unlike(
-	slurp_file($node->logfile),
-	qr/PANIC|could not open file|could not fsync|could not read|TRAP/,
-	'the log is clean');
+stop_with_clean_log($node);
 
 done_testing();

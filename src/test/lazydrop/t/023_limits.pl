@@ -11,26 +11,17 @@ use warnings FATAL => 'all';
 use File::Path;
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use LazyDropUtils
+  qw(stats wait_for_stats start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('node');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-allow_in_place_tablespaces = on
-autovacuum = off
-bgwriter_lru_maxpages = 0
-checkpoint_timeout = 1h
-lazydrop.enabled = on
-lazydrop.max_pending = 16
-lazydrop.pass_delay = 1min
-max_locks_per_transaction = 128
-shared_buffers = 32MB
-});
-$node->start;
+my $node = start_quiet_node(
+	'node',
+	'lazydrop.max_pending' => '16',
+	'lazydrop.pass_delay' => '1min',
+	'max_locks_per_transaction' => '128');
 
 sub create_tables
 {
@@ -242,10 +233,6 @@ like(
 $node->append_conf('postgresql.conf', 'lazydrop.max_pending = 16');
 $node->start;
 
-$node->stop;
-unlike(
-	slurp_file($node->logfile, $offset),
-	qr/PANIC|could not open file|could not fsync|TRAP/,
-	'the log is clean');
+stop_with_clean_log($node, $offset);
 
 done_testing();

@@ -9,27 +9,15 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_wait);
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-if (($ENV{enable_injection_points} // '') ne 'yes')
-{
-	plan skip_all => 'Injection points not supported by this build';
-}
+need_injection_points();
 
-my $node = PostgreSQL::Test::Cluster->new('node');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-checkpoint_timeout = 1h
-lazydrop.enabled = on
-lazydrop.max_pending = 16384
-lazydrop.pass_delay = 0
-});
-$node->start;
+my $node = start_quiet_node('node');
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE TABLE t (a int)');
 
@@ -97,10 +85,6 @@ is(stats($node)->{reuse_waits}, $waits, 'so nobody had to settle');
 release($node, 'lazydrop-worker');
 wait_for_stats($node,
 	q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'});
-$node->stop;
-unlike(
-	slurp_file($node->logfile),
-	qr/PANIC|could not open file|could not fsync|TRAP/,
-	'the log is clean');
+stop_with_clean_log($node);
 
 done_testing();

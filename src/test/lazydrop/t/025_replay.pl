@@ -10,27 +10,15 @@ use warnings FATAL => 'all';
 use File::Path;
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats wait_for_stats);
+use LazyDropUtils qw(stats start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $primary = PostgreSQL::Test::Cluster->new('primary');
-$primary->init(allows_streaming => 1);
-$primary->append_conf(
-	'postgresql.conf', q{
-allow_in_place_tablespaces = on
-autovacuum = off
-bgwriter_lru_maxpages = 0
-checkpoint_timeout = 1h
-lazydrop.enabled = on
-lazydrop.max_pending = 16384
-lazydrop.pass_delay = 0
-log_checkpoints = on
-max_wal_size = 4GB
-shared_buffers = 32MB
-});
-$primary->start;
+my $primary = start_quiet_node(
+	'primary',
+	'log_checkpoints' => 'on',
+	'max_wal_size' => '4GB');
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 $primary->safe_psql('postgres',
 	q{CREATE TABLESPACE there LOCATION ''; CREATE TABLESPACE third LOCATION ''}
@@ -156,13 +144,6 @@ is(stats($standby)->{buried_relations} - $buried,
 	1001, '1001 drops have been replayed');
 is(startup_memory() - $before, 0, 'and have left nothing in memory');
 
-foreach my $node ($primary, $standby)
-{
-	$node->stop;
-	unlike(
-		slurp_file($node->logfile),
-		qr/PANIC|could not open file|could not fsync|TRAP/,
-		'the log is clean on ' . $node->name);
-}
+stop_with_clean_log($_) foreach ($primary, $standby);
 
 done_testing();

@@ -10,21 +10,12 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats);
+use LazyDropUtils qw(stats start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('node');
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-bgwriter_lru_maxpages = 0
-checkpoint_timeout = 1h
-shared_buffers = 128MB
-});
-$node->start;
+my $node = start_quiet_node('node', 'shared_buffers' => '128MB');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 
 foreach my $enabled ('on', 'off')
@@ -82,10 +73,6 @@ foreach my $enabled ('on', 'off')
 	}
 }
 
-$node->stop;
-unlike(
-	slurp_file($node->logfile),
-	qr/PANIC|could not open file|could not fsync|TRAP/,
-	'the log is clean');
+stop_with_clean_log($node);
 
 done_testing();

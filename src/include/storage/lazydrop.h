@@ -42,7 +42,8 @@ extern void LazyDropEndWrite(void);
 extern bool LazyDropWriteWasSkipped(void);
 
 /* whoever creates or chooses names */
-extern void LazyDropSettleRelation(RelFileLocatorBackend rlocator);
+extern void LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum,
+								   bool isRedo);
 extern void LazyDropSettleDatabase(Oid dboid);
 extern void LazyDropSettleAll(void);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);

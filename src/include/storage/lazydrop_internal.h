@@ -83,8 +83,7 @@ typedef struct LazyDropShared
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their burial */
 	dlist_head	unused;
-	int			nrelations;
-	int			ndatabases;
+	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
 
 	/* constant after start-up */

@@ -189,9 +189,7 @@ AddEntry(const RelFileLocator *locator, int64 now)
 	entry->next = *bucket;
 	*bucket = (int) (entry - LazyDropCtl->entries);
 	dlist_push_tail(&LazyDropCtl->pending, &entry->node);
-	if (RelFileNumberIsValid(locator->relNumber))
-		LazyDropCtl->nrelations++;
-	else
+	if (!RelFileNumberIsValid(locator->relNumber))
 		LazyDropCtl->ndatabases++;
 	pg_atomic_write_u32(&LazyDropCtl->npending.value,
 						pg_atomic_read_u32(&LazyDropCtl->npending.value) + 1);
@@ -210,9 +208,7 @@ DeleteEntry(LazyDropEntry *entry)
 
 	dlist_delete(&entry->node);
 	dlist_push_head(&LazyDropCtl->unused, &entry->node);
-	if (RelFileNumberIsValid(entry->locator.relNumber))
-		LazyDropCtl->nrelations--;
-	else
+	if (!RelFileNumberIsValid(entry->locator.relNumber))
 		LazyDropCtl->ndatabases--;
 	pg_atomic_write_u32(&LazyDropCtl->npending.value,
 						pg_atomic_read_u32(&LazyDropCtl->npending.value) - 1);
@@ -1022,16 +1018,21 @@ CountReuseWait(bool waited)
  * Called before storage is created under a name that may be buried, by itself or
  * because its database is in that tablespace.  The caller must not hold an LWLock
  * or interrupts.
+ *
+ * Replay calls this for every record that refers to a relation; a file that is open
+ * there belongs to nothing that is buried.
  */
 void
-LazyDropSettleRelation(RelFileLocatorBackend rlocator)
+LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum, bool isRedo)
 {
+	RelFileLocator locator = reln->smgr_rlocator.locator;
+
 	if (LazyDropNothingPending() ||
-		RelFileLocatorBackendIsTemp(rlocator) ||
-		!IsBuried(&rlocator.locator))
+		SmgrIsTemp(reln) ||
+		(isRedo && reln->md_num_open_segs[forknum] > 0) ||
+		!IsBuried(&locator))
 		return;
-	CountReuseWait(SettleMatching(MatchesRelation, &rlocator.locator,
-								  true, true));
+	CountReuseWait(SettleMatching(MatchesRelation, &locator, true, true));
 }
 
 /*

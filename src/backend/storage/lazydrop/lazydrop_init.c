@@ -252,8 +252,8 @@ ShowStats(void)
 		return "";
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	nrelations = LazyDropCtl->nrelations;
 	ndatabases = LazyDropCtl->ndatabases;
+	nrelations = pg_atomic_read_u32(&LazyDropCtl->npending.value) - ndatabases;
 	if (!dlist_is_empty(&LazyDropCtl->pending))
 		oldest = dlist_head_element(LazyDropEntry, node,
 									&LazyDropCtl->pending)->buried_at_ns;

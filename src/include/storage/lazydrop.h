@@ -15,6 +15,7 @@
 #ifndef LAZYDROP_H
 #define LAZYDROP_H
 
+#include "access/xlogdefs.h"
 #include "storage/relfilelocator.h"
 #include "storage/smgr.h"
 
@@ -27,13 +28,16 @@ extern void LazyDropShmemInit(void);
 pg_noreturn extern void LazyDropWorkerMain(Datum arg);
 
 /* droppers */
-extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels);
+extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels,
+								  XLogRecPtr durable);
 extern void LazyDropOmitBuried(SMgrRelation **rels, int *nrels);
-extern bool LazyDropBuryDatabase(Oid dboid);
+extern bool LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo);
+extern bool LazyDropDropDatabase(Oid dboid);
 extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,
-									 const Oid *tablespaces);
+									 const Oid *tablespaces, XLogRecPtr lsn);
 extern bool LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
 									   const Oid *tablespaces);
+extern bool LazyDropDeferRmtree(Oid dboid, Oid spcoid);
 
 /* whoever writes shared buffers */
 extern bool LazyDropWriteIsVain(const struct buftag *tag);
@@ -44,11 +48,20 @@ extern bool LazyDropWriteWasSkipped(void);
 /* whoever creates or chooses names */
 extern void LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum,
 								   bool isRedo);
-extern void LazyDropSettleDatabase(Oid dboid);
+extern void LazyDropSettleDatabase(Oid dboid, bool for_creator);
 extern void LazyDropSettleAll(void);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
+
+/* whoever needs the files gone, or their space */
+extern void LazyDropCheckPoint(void);
+extern void LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn);
+extern bool LazyDropFreeSpace(int error);
+extern int64 LazyDropOmitPending(int64 size, Oid spcoid, Oid dboid);
+
+/* the checkpointer, when it has taken note of what was sent to it */
+extern void LazyDropRequestsAbsorbed(void);
 
 /* partial truncation */
 extern void LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum,

@@ -12,6 +12,8 @@
 #ifndef LAZYDROP_INTERNAL_H
 #define LAZYDROP_INTERNAL_H
 
+#include "access/xact.h"
+#include "access/xlogdefs.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
@@ -20,9 +22,25 @@
 #include "storage/relfilelocator.h"
 
 /*
+ * What is left to do about the files of an entry.
+ */
+typedef enum LazyDropFiles
+{
+	/* nothing: they are gone, or their removal is not ours */
+	LAZYDROP_FILES_NONE,
+	/* the dropper is about to forget their sync requests: leave them alone */
+	LAZYDROP_FILES_BURIED,
+	/* the dropper waits for a barrier: only who must not wait removes them */
+	LAZYDROP_FILES_FORGOTTEN,
+	/* to be removed by anybody */
+	LAZYDROP_FILES_READY,
+} LazyDropFiles;
+
+/*
  * A buried identity.  All forks of a relation share its entry.  An entry whose
  * relNumber is InvalidRelFileNumber stands for everything that a database has
- * in a tablespace.
+ * in a tablespace.  The entry stays until its buffers are invalidated, its files
+ * are removed as far as that is deferred, and nobody is at them.
  *
  * Protected by LazyDropShared->lock; changed under it in exclusive mode only.
  */
@@ -32,19 +50,46 @@ typedef struct LazyDropEntry
 	int			next;			/* next entry of the bucket, or -1 */
 	RelFileLocator locator;
 
-	/*
-	 * The pass that owns the entry, or 0.  Only an owner may delete the
-	 * entry, and a pass acts on buffers of the entry only while it finds
-	 * itself its owner (rule R5).
-	 */
-	uint32		owner;
-
-	/* buried once more while it was owned: the owner must not delete it */
-	bool		again;
+	/* different for each burial; 0 when the entry is not in use */
+	uint64		serial;
 
 	/* as LazyDropNow has it */
 	int64		buried_at_ns;
 	int64		owned_at_ns;
+
+	/* there may be buffers */
+	bool		buffers;
+
+	/* buried once more while it was owned: there still may be buffers */
+	bool		again;
+
+	/*
+	 * The pass that owns the entry, or 0.  A pass acts on buffers of the
+	 * entry only while it finds itself its owner (rule R5).
+	 */
+	uint32		owner;
+
+	LazyDropFiles files;
+	dlist_node	files_node;		/* in ->removals, while there is something */
+
+	/*
+	 * the first segment of the main fork is shrunk, but unlinked by a
+	 * checkpoint
+	 */
+	bool		keep_first;
+
+	/* processes that are in a system call on one of the files (rule R5) */
+	int			nbusy;
+
+	/* who is to advance "files" */
+	ProcNumber	dropper;
+
+	/* end of the WAL record that drops it, or invalid in recovery */
+	XLogRecPtr	lsn;
+
+	/* what is left, as far as it is known */
+	int			nfiles;
+	uint64		bytes;
 } LazyDropEntry;
 
 /*
@@ -68,23 +113,29 @@ typedef union LazyDropAnnouncementPadded
 typedef struct LazyDropShared
 {
 	/*
-	 * Number of entries.  Changed under the lock, read without it by every
-	 * writer of a buffer: so it has a cache line of its own.
+	 * Number of entries that may have buffers.  Changed under the lock, read
+	 * without it by every writer of a buffer: so it has a cache line of its
+	 * own.
 	 */
 	union
 	{
 		pg_atomic_uint32 value;
 		char		pad[PG_CACHE_LINE_SIZE];
-	}			npending;
+	}			nburied;
+
+	/* number of all entries; changed under the lock, read without it */
+	pg_atomic_uint32 npending;
 
 	LWLock		lock;
 	int			tranche_id;
 
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their burial */
+	dlist_head	removals;		/* those with files */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
+	uint64		last_serial;
 
 	/* constant after start-up */
 	int			capacity;
@@ -97,11 +148,20 @@ typedef struct LazyDropShared
 	uint32		wait_event_main;
 	uint32		wait_event_gather;
 	uint32		wait_event_settle;
+	uint32		wait_event_throttle;
+	uint32		wait_event_forget;
 
 	/* the worker's proc number, or INVALID_PROC_NUMBER */
 	pg_atomic_uint32 worker;
 
-	/* broadcast when entries have been deleted or given up */
+	/*
+	 * how often the checkpointer has absorbed sync requests, and its
+	 * broadcast
+	 */
+	pg_atomic_uint64 absorptions;
+	ConditionVariable absorbed_cv;
+
+	/* broadcast when something about an entry has been done or given up */
 	ConditionVariable settled_cv;
 
 	/* counters, for lazydrop.stats */
@@ -113,6 +173,10 @@ typedef struct LazyDropShared
 	pg_atomic_uint64 reuse_waits;
 	pg_atomic_uint64 buried_relations;
 	pg_atomic_uint64 buried_databases;
+	pg_atomic_uint64 files_removed;
+	pg_atomic_uint64 bytes_removed;
+	pg_atomic_uint64 checkpoint_waits;
+	pg_atomic_uint64 checkpoint_wait_us;
 } LazyDropShared;
 
 extern PGDLLIMPORT LazyDropShared *LazyDropCtl;
@@ -120,11 +184,30 @@ extern PGDLLIMPORT LazyDropShared *LazyDropCtl;
 /* whether an entry is one that the caller is after */
 typedef bool (*LazyDropMatch) (const RelFileLocator *locator, const void *arg);
 
+/*
+ * What a process needs to know of an entry whose files it removes.
+ */
+typedef struct LazyDropJob
+{
+	LazyDropEntry *entry;
+	uint64		serial;
+	RelFileLocator locator;
+	bool		keep_first;
+} LazyDropJob;
+
+/*
+ * Called between two steps of a removal, without locks, with the bytes that the
+ * last one gave back.  Returns false to stop.
+ */
+typedef bool (*LazyDropPause) (uint64 bytes);
+
 /* settings */
 extern PGDLLIMPORT bool lazydrop_enabled;
 extern PGDLLIMPORT int lazydrop_max_pending;
 extern PGDLLIMPORT int lazydrop_pass_delay;
 extern PGDLLIMPORT bool lazydrop_log_passes;
+extern PGDLLIMPORT bool lazydrop_defer_files;
+extern PGDLLIMPORT int lazydrop_removal_rate;
 
 /* lazydrop.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
@@ -133,14 +216,25 @@ extern uint32 LazyDropOwnEntries(int64 steal_before, LazyDropMatch matches,
 								 const void *arg, RelFileLocator *locators,
 								 int room, int *nlocators);
 extern void LazyDropDisownEntries(uint32 owner);
-extern void LazyDropDeleteEntries(uint32 owner, const RelFileLocator *locators,
-								  int nlocators, int *nrelations,
-								  int *ndatabases);
+extern void LazyDropBuffersAreGone(uint32 owner, const RelFileLocator *locators,
+								   int nlocators, int *nrelations,
+								   int *ndatabases);
+extern void LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files);
+extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
+extern void LazyDropXactCallback(XactEvent event, void *arg);
 extern int	LazyDropCompareLocators(const void *a, const void *b);
 
 /* lazydrop_pass.c */
 extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg, bool no_oom);
+
+/* lazydrop_files.c */
+extern bool LazyDropFindJob(LazyDropFiles least, uint64 max_bytes,
+							uint64 first_serial, uint64 last_serial,
+							LazyDropMatch matches, const void *arg,
+							LazyDropJob *job);
+extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
+extern void LazyDropRemoveDirectory(Oid spcoid, Oid dboid);
 
 /* lazydrop_worker.c */
 extern PGDLLIMPORT bool am_lazydrop_worker;
@@ -152,7 +246,14 @@ extern void LazyDropRegisterWorker(void);
 static inline bool
 LazyDropNothingPending(void)
 {
-	return pg_atomic_read_u32(&LazyDropCtl->npending.value) == 0;
+	return pg_atomic_read_u32(&LazyDropCtl->npending) == 0;
+}
+
+/* whether there is no buffer that must not be written; the same */
+static inline bool
+LazyDropNothingBuried(void)
+{
+	return pg_atomic_read_u32(&LazyDropCtl->nburied.value) == 0;
 }
 
 #endif							/* LAZYDROP_INTERNAL_H */

@@ -25,10 +25,11 @@ use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+  wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
 
 =pod
 
@@ -164,6 +165,46 @@ sub database_directories
 
 =pod
 
+=item relation_files($node, $path)
+
+Files that a node has of a relation, all forks and segments, sorted.  The path is
+relative to the data directory, as pg_relation_filepath has it; and so are they.
+
+=cut
+
+sub relation_files
+{
+	my ($node, $path) = @_;
+	my $data = $node->data_dir;
+	my @files = sort grep { m{^\Q$path\E(_(fsm|vm|init))?(\.[0-9]+)?$} }
+	  map { substr($_, length($data) + 1) } glob("'$data/$path'*");
+	return @files;
+}
+
+=pod
+
+=item add_segments($node, $path, $n, $size)
+
+Give a relation that will be dropped so many segments more, of so many bytes: files
+without blocks on the disk.
+
+=cut
+
+sub add_segments
+{
+	my ($node, $path, $n, $size) = @_;
+	foreach my $segno (1 .. $n)
+	{
+		my $name = $node->data_dir . "/$path.$segno";
+		open(my $file, '>', $name) or croak "could not create $name: $!";
+		truncate($file, $size) or croak "could not extend $name: $!";
+		close($file);
+	}
+	return;
+}
+
+=pod
+
 =item need_injection_points()
 
 Skip the whole test when the build has none.
@@ -287,6 +328,25 @@ sub release
 		SELECT injection_points_detach('$point');
 		SELECT injection_points_wakeup('$point');");
 	return;
+}
+
+=pod
+
+=item wait_until($condition)
+
+Wait until a function returns true.  Returns whether it did in time.
+
+=cut
+
+sub wait_until
+{
+	my ($condition) = @_;
+	foreach (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1 if $condition->();
+		usleep(10_000);
+	}
+	return 0;
 }
 
 =pod

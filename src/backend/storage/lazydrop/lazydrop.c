@@ -4,17 +4,19 @@
  *	  The set of buried relations and databases.
  *
  * Stock PostgreSQL gets rid of the buffers of something that is dropped by
- * looking at every buffer header, in the process that drops it.  Here the
- * dropper buries the identity, that is, puts an entry into a small set in
- * shared memory, and goes on; a background worker invalidates the buffers of
- * all entries in one pass over the headers (lazydrop_pass.c).
+ * looking at every buffer header, in the process that drops it, and then of its
+ * files.  Here the dropper buries the identity, that is, puts an entry into a
+ * small set in shared memory, and goes on; a background worker invalidates the
+ * buffers of all entries in one pass over the headers (lazydrop_pass.c) and
+ * removes the files (lazydrop_files.c).
  *
- * Until then there are buffers, possibly dirty, of something whose files are
- * gone.  What makes that harmless are the rules in README: nobody writes such a
- * buffer (R1), nobody creates storage under a buried name before the entry is
- * settled (R3), a name that lives on is never buried (R4), only the owner of an
- * entry deletes it (R5), and a drop that does not fit into the set is done as
- * stock does it (R6).
+ * Until then there are buffers, possibly dirty, and files of something that is
+ * not there any more.  What makes that harmless are the rules in README: nobody
+ * writes such a buffer (R1), nobody creates storage under a buried name before
+ * the entry is settled (R3), a name that lives on is never buried (R4), nobody
+ * deletes an entry that somebody else is at (R5), a drop that does not fit into
+ * the set is done as stock does it (R6), and no checkpoint completes over files
+ * that are to be removed (R8).
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -25,23 +27,31 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
+#include "access/xloginsert.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_tablespace_d.h"
+#include "commands/dbcommands_xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
+#include "postmaster/bgwriter.h"
+#include "postmaster/startup.h"
 #include "storage/aio_internal.h"
 #include "storage/aio_subsys.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "storage/md.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "storage/sync.h"
@@ -62,6 +72,9 @@
 /* How many entries are deleted before the lock is let go for a moment. */
 #define DELETE_BATCH			256
 
+/* What a dropper that finds the set full removes for others, in bytes. */
+#define SMALL_RELATION			(16 * 1024 * 1024)
+
 /* Below that many drops, comparing one by one is cheaper than bsearch. */
 #define BSEARCH_THRESHOLD		8
 
@@ -72,6 +85,12 @@
 static RelFileLocator *just_buried = NULL;
 static int	njust_buried = 0;
 
+/* whether the removal of the database's directories that are dropped is deferred */
+static bool redo_deferred = false;
+
+/* how many relations this process has buried whose files it has not released yet */
+static int	nburying = 0;
+
 /* whether the last FlushBuffer of this process did not write */
 static bool write_was_skipped = false;
 
@@ -81,7 +100,7 @@ static RelFileLocatorBackend truncating_rlocator;
 static BlockNumber truncate_sizes[MAX_FORKNUM + 1];
 
 static bool SettleMatching(LazyDropMatch matches, const void *arg,
-						   bool seen, bool for_creator);
+						   uint64 last_serial, bool seen, bool for_creator);
 
 
 /* ---------------------------------------------------------------------
@@ -153,12 +172,38 @@ IsBuried(const RelFileLocator *locator)
 	return result;
 }
 
+static void
+SetBuffers(LazyDropEntry *entry, bool buffers)
+{
+	if (entry->buffers == buffers)
+		return;
+	entry->buffers = buffers;
+	pg_atomic_write_u32(&LazyDropCtl->nburied.value,
+						pg_atomic_read_u32(&LazyDropCtl->nburied.value) +
+						(buffers ? 1 : -1));
+}
+
+/*
+ * Set what is left to do about the files of an entry.  The caller holds the lock in
+ * exclusive mode.
+ */
+void
+LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files)
+{
+	if (entry->files == LAZYDROP_FILES_NONE && files != LAZYDROP_FILES_NONE)
+		dlist_push_tail(&LazyDropCtl->removals, &entry->files_node);
+	else if (entry->files != LAZYDROP_FILES_NONE && files == LAZYDROP_FILES_NONE)
+		dlist_delete(&entry->files_node);
+	entry->files = files;
+}
+
 /*
  * Add an entry, unless it is there.  The caller holds the lock in exclusive
  * mode.  Returns false when the set is full.
  */
 static bool
-AddEntry(const RelFileLocator *locator, int64 now)
+AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
+		 int64 now)
 {
 	LazyDropEntry *entry = LazyDropFindEntry(locator);
 	int		   *bucket;
@@ -171,36 +216,65 @@ AddEntry(const RelFileLocator *locator, int64 now)
 		 */
 		if (entry->owner != 0)
 			entry->again = true;
-		return true;
+	}
+	else
+	{
+		if (dlist_is_empty(&LazyDropCtl->unused))
+			return false;
+
+		entry = dlist_container(LazyDropEntry, node,
+								dlist_pop_head_node(&LazyDropCtl->unused));
+		entry->locator = *locator;
+		entry->buffers = false;
+		entry->owner = 0;
+		entry->again = false;
+		entry->files = LAZYDROP_FILES_NONE;
+		entry->nbusy = 0;
+		entry->owned_at_ns = 0;
+
+		bucket = BucketOf(locator);
+		entry->next = *bucket;
+		*bucket = (int) (entry - LazyDropCtl->entries);
+		dlist_push_tail(&LazyDropCtl->pending, &entry->node);
+		if (!RelFileNumberIsValid(locator->relNumber))
+			LazyDropCtl->ndatabases++;
+		pg_atomic_write_u32(&LazyDropCtl->npending,
+							pg_atomic_read_u32(&LazyDropCtl->npending) + 1);
 	}
 
-	if (dlist_is_empty(&LazyDropCtl->unused))
-		return false;
-
-	entry = dlist_container(LazyDropEntry, node,
-							dlist_pop_head_node(&LazyDropCtl->unused));
-	entry->locator = *locator;
-	entry->owner = 0;
-	entry->again = false;
+	SetBuffers(entry, true);
 	entry->buried_at_ns = now;
-	entry->owned_at_ns = 0;
 
-	bucket = BucketOf(locator);
-	entry->next = *bucket;
-	*bucket = (int) (entry - LazyDropCtl->entries);
-	dlist_push_tail(&LazyDropCtl->pending, &entry->node);
-	if (!RelFileNumberIsValid(locator->relNumber))
-		LazyDropCtl->ndatabases++;
-	pg_atomic_write_u32(&LazyDropCtl->npending.value,
-						pg_atomic_read_u32(&LazyDropCtl->npending.value) + 1);
+	/*
+	 * A new burial, for whoever is at the files of an old one: there may be
+	 * others now.  It does not take back that there are files to be removed.
+	 */
+	if (files != LAZYDROP_FILES_NONE || entry->files == LAZYDROP_FILES_NONE)
+	{
+		entry->serial = ++LazyDropCtl->last_serial;
+		LazyDropSetFiles(entry, files);
+		entry->keep_first = false;
+		entry->dropper = MyProcNumber;
+		entry->lsn = lsn;
+		entry->nfiles = 0;
+		entry->bytes = 0;
+	}
 	return true;
 }
 
-static void
-DeleteEntry(LazyDropEntry *entry)
+/*
+ * Delete an entry for which nothing is left to do, and tell whether that was so.  The
+ * caller holds the lock in exclusive mode, and broadcasts settled_cv after that.
+ */
+bool
+LazyDropDeleteIfDone(LazyDropEntry *entry)
 {
 	int			index = (int) (entry - LazyDropCtl->entries);
 	int		   *link = BucketOf(&entry->locator);
+
+	if (entry->buffers || entry->files != LAZYDROP_FILES_NONE ||
+		entry->nbusy > 0)
+		return false;
 
 	while (*link != index)
 		link = &LazyDropCtl->entries[*link].next;
@@ -208,10 +282,41 @@ DeleteEntry(LazyDropEntry *entry)
 
 	dlist_delete(&entry->node);
 	dlist_push_head(&LazyDropCtl->unused, &entry->node);
+	entry->serial = 0;
 	if (!RelFileNumberIsValid(entry->locator.relNumber))
 		LazyDropCtl->ndatabases--;
-	pg_atomic_write_u32(&LazyDropCtl->npending.value,
-						pg_atomic_read_u32(&LazyDropCtl->npending.value) - 1);
+	pg_atomic_write_u32(&LazyDropCtl->npending,
+						pg_atomic_read_u32(&LazyDropCtl->npending) - 1);
+	return true;
+}
+
+/*
+ * Tell how far the dropper of so many entries has come with their files.  When that
+ * is LAZYDROP_FILES_NONE, it leaves them where they are.
+ */
+static void
+AdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
+{
+	bool		wake = false;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
+
+		/* A checkpoint may have removed them already. */
+		if (entry == NULL || entry->files == LAZYDROP_FILES_NONE ||
+			entry->dropper != MyProcNumber)
+			continue;
+		LazyDropSetFiles(entry, files);
+		if (!entry->buffers)
+			wake = true;
+		LazyDropDeleteIfDone(entry);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake)
+		LazyDropWakeWorker();
 }
 
 /*
@@ -227,9 +332,9 @@ LazyDropNow(void)
 }
 
 /*
- * Become the owner of every entry that nobody owns, and of those that match, if
- * "matches" is given, and that somebody has owned since before "steal_before" (0
- * for nobody), as LazyDropNow has it.
+ * Become the owner of every entry with buffers that nobody owns, and of those that
+ * match, if "matches" is given, and that somebody has owned since before
+ * "steal_before" (0 for nobody), as LazyDropNow has it.
  *
  * Returns the new owner's number, and up to "room" locators in the caller's array;
  * 0 when there is nothing to own.  Allocates nothing.  The caller must see to it
@@ -251,6 +356,8 @@ LazyDropOwnEntries(int64 steal_before, LazyDropMatch matches, const void *arg,
 
 		if (n >= room)
 			break;
+		if (!entry->buffers)
+			continue;
 		if (entry->owner != 0 &&
 			(entry->owned_at_ns >= steal_before ||
 			 (matches != NULL && !matches(&entry->locator, arg))))
@@ -300,12 +407,13 @@ LazyDropDisownEntries(uint32 owner)
 }
 
 /*
- * Delete entries whose buffers are all gone, as far as they are still the
- * owner's and have not been buried once more.  Tells how many of each kind.
+ * The buffers of these entries are all gone, as far as they are still the owner's
+ * and have not been buried once more; delete those that have no files to be
+ * removed.  Tells how many of each kind.
  */
 void
-LazyDropDeleteEntries(uint32 owner, const RelFileLocator *locators,
-					  int nlocators, int *nrelations, int *ndatabases)
+LazyDropBuffersAreGone(uint32 owner, const RelFileLocator *locators,
+					   int nlocators, int *nrelations, int *ndatabases)
 {
 	*nrelations = *ndatabases = 0;
 
@@ -324,19 +432,18 @@ LazyDropDeleteEntries(uint32 owner, const RelFileLocator *locators,
 		entry = LazyDropFindEntry(&locators[i]);
 		if (entry == NULL || entry->owner != owner)
 			continue;
+		entry->owner = 0;
 		if (entry->again)
 		{
-			entry->owner = 0;
 			entry->again = false;
+			continue;
 		}
+		SetBuffers(entry, false);
+		if (RelFileNumberIsValid(entry->locator.relNumber))
+			(*nrelations)++;
 		else
-		{
-			if (RelFileNumberIsValid(entry->locator.relNumber))
-				(*nrelations)++;
-			else
-				(*ndatabases)++;
-			DeleteEntry(entry);
-		}
+			(*ndatabases)++;
+		LazyDropDeleteIfDone(entry);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
@@ -409,6 +516,18 @@ MayBury(int n)
 		return true;
 	pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
 	return false;
+}
+
+/*
+ * What to do about the files of something that is buried now.  They are removed in
+ * the background only when a record that drops it is durable, as any is in recovery
+ * (rule R9), and when there is a worker that will come to it soon.
+ */
+static LazyDropFiles
+FilesOfBurial(XLogRecPtr durable)
+{
+	return lazydrop_defer_files && LazyDropHaveWorker() &&
+		(!XLogRecPtrIsInvalid(durable) || RecoveryInProgress()) ? LAZYDROP_FILES_BURIED : LAZYDROP_FILES_NONE;
 }
 
 /*
@@ -535,28 +654,50 @@ FinishBurial(const RelFileLocator *sorted, int n)
 	WaitForReads(sorted, n);
 }
 
+static bool
+HasRoom(int n)
+{
+	return pg_atomic_read_u32(&LazyDropCtl->npending) + n <=
+		LazyDropCtl->capacity;
+}
+
 /*
- * Make room in a full set: settle what nobody owns, or has owned for so long that
- * its owner must be stuck.  We may be at the end of a transaction, where running
- * out of memory must not be an error; then there is no room.
+ * Make room for n entries in a full set: settle what nobody owns, or has owned for
+ * so long that its owner must be stuck.  We may be at the end of a transaction,
+ * where running out of memory must not be an error; then there is no room.
+ *
+ * Small files of others are removed as well, one relation for each of our own: that
+ * is the work that stock has us do.  Large ones would keep us here for long.
  */
 static void
-MakeRoom(void)
+MakeRoom(int n)
 {
-	(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
-						NULL, NULL, true);
+	LazyDropJob job;
+
+	if (!LazyDropNothingBuried())
+		(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
+							NULL, NULL, true);
+	for (int i = 0; i < n && !HasRoom(n); i++)
+	{
+		if (!LazyDropFindJob(LAZYDROP_FILES_READY, SMALL_RELATION, 0,
+							 PG_UINT64_MAX, NULL, NULL, &job))
+			break;
+		LazyDropRemoveFiles(&job, NULL);
+	}
 }
 
 /*
  * Put entries into the set, all of them or none (rule R6), and wake the worker.
- * Returns whether they are there.
+ * "files" has for each what is to be done about its files.  Returns whether they
+ * are there.
  *
  * The worker is woken before FinishBurial, because that can be interrupted.  The
  * entries are complete (rule R7), and it settles none too early: a write or a read
  * that is under way has its buffer pinned.
  */
 static bool
-AddEntries(const RelFileLocator *locators, int n)
+AddEntries(const RelFileLocator *locators, const LazyDropFiles *files, int n,
+		   XLogRecPtr lsn)
 {
 	bool		wake;
 	bool		fits;
@@ -564,21 +705,19 @@ AddEntries(const RelFileLocator *locators, int n)
 
 	if (n > LazyDropCtl->capacity)
 		return false;
-	if (pg_atomic_read_u32(&LazyDropCtl->npending.value) + n >
-		LazyDropCtl->capacity)
-		MakeRoom();
+	if (!HasRoom(n))
+		MakeRoom(n);
 
 	now = LazyDropNow();
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	wake = dlist_is_empty(&LazyDropCtl->pending);
-	fits = pg_atomic_read_u32(&LazyDropCtl->npending.value) + n <=
-		LazyDropCtl->capacity;
+	wake = LazyDropNothingBuried();
+	fits = HasRoom(n);
 	for (int i = 0; fits && i < n; i++)
 	{
-		if (!AddEntry(&locators[i], now))
+		if (!AddEntry(&locators[i], files[i], lsn, now))
 			elog(PANIC, "lazy drop set is full");
 	}
-	wake |= pg_atomic_read_u32(&LazyDropCtl->npending.value) >=
+	wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
 		LazyDropCtl->capacity / 2;
 	LWLockRelease(&LazyDropCtl->lock);
 
@@ -596,14 +735,20 @@ AddEntries(const RelFileLocator *locators, int n)
  * backend (temporary ones) are left alone: their number may also be that of a
  * permanent relation.
  *
+ * "durable" is the end of the WAL record that drops them, which has been flushed,
+ * or InvalidXLogRecPtr when there is none (rule R9) and in recovery.
+ *
  * When this returns, nobody writes to the files of those relations any more and
  * no read of them is in flight (rule R1), so that the caller may forget their
- * sync requests (rule R2) and remove their files.
+ * sync requests (rule R2) and remove their files, or have LazyDropDeferUnlink see
+ * to that.
  */
 void
-LazyDropBuryRelations(SMgrRelation *rels, int nrels)
+LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 {
 	RelFileLocator *locators;
+	LazyDropFiles *files;
+	LazyDropFiles what;
 	int			n = 0;
 
 	just_buried = NULL;
@@ -617,25 +762,34 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels)
 	if (n == 0 || !MayBury(n))
 		return;
 
+	INJECTION_POINT("lazydrop-bury", NULL);
+	what = FilesOfBurial(durable);
 	locators = palloc_array(RelFileLocator, n);
+	files = palloc_array(LazyDropFiles, n);
 	n = 0;
 	for (int i = 0; i < nrels; i++)
 	{
-		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
-			locators[n++] = rels[i]->smgr_rlocator.locator;
+		if (RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
+			continue;
+		locators[n] = rels[i]->smgr_rlocator.locator;
+		files[n++] = what;
 	}
 
 	/*
 	 * All or none: when one has to be looked for in all of the headers, the
 	 * others cost nothing more, and the set has room for other droppers.
 	 */
-	if (!AddEntries(locators, n))
+	if (!AddEntries(locators, files, n, durable))
 	{
 		pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
+		pfree(files);
 		pfree(locators);
 		return;
 	}
+	pfree(files);
 	pg_atomic_fetch_add_u64(&LazyDropCtl->buried_relations, n);
+	if (what != LAZYDROP_FILES_NONE)
+		nburying = n;
 
 	qsort(locators, n, sizeof(RelFileLocator), LazyDropCompareLocators);
 	FinishBurial(locators, n);
@@ -688,89 +842,466 @@ LazyDropOmitBuried(SMgrRelation **rels, int *nrels)
 }
 
 /*
- * Bury a database in so many tablespaces: in all of them or, when they do not
- * all fit, in none (rule R6).  Returns whether it is buried.
+ * Forget the sync requests for one file, or have it unlinked after the next
+ * checkpoint.
+ */
+static void
+RequestForFile(SyncRequestType type, const RelFileLocator *locator,
+			   ForkNumber forknum, uint64 segno)
+{
+	FileTag		tag;
+
+	memset(&tag, 0, sizeof(tag));
+	tag.handler = SYNC_HANDLER_MD;
+	tag.forknum = forknum;
+	tag.rlocator = *locator;
+	tag.segno = segno;
+	RegisterSyncRequest(&tag, type, true);
+}
+
+/*
+ * Forget the sync requests for a relation's files, as mdunlink does, and count
+ * them.  The zero-length first segment that stays until the next checkpoint, if
+ * one does, is asked for here, so that it goes when it does in stock (rule R14).
+ */
+static void
+ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first,
+						   int *nfiles, uint64 *bytes)
+{
+	*nfiles = 0;
+	*bytes = 0;
+
+	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
+	{
+		RelPathStr	path = relpathperm(*locator, forknum);
+
+		if (keep_first && forknum == MAIN_FORKNUM)
+			RequestForFile(SYNC_UNLINK_REQUEST, locator, forknum, 0);
+
+		for (uint64 segno = 0;; segno++)
+		{
+			char		segpath[sizeof(path.str) + 24];
+			struct stat st;
+			bool		exists;
+
+			if (segno == 0)
+				strlcpy(segpath, path.str, sizeof(segpath));
+			else
+				snprintf(segpath, sizeof(segpath), "%s." UINT64_FORMAT,
+						 path.str, segno);
+			exists = stat(segpath, &st) == 0;
+			if (exists)
+			{
+				(*nfiles)++;
+				*bytes += st.st_size;
+			}
+
+			/* unconditional for the first one, as in md.c */
+			if (exists || segno == 0)
+				RequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);
+			if (!exists)
+				break;
+		}
+	}
+}
+
+/*
+ * Called where the files of a relation are unlinked that the caller drops.  When
+ * this process has just buried it, and the removal of its files is deferred, then
+ * see to everything that has to be done before they go, let others remove them,
+ * and return true.  "isRedo" is that of smgr_unlink.
+ */
+bool
+LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
+{
+	RelFileLocator locator = rlocator.locator;
+	LazyDropEntry *entry;
+	LazyDropJob job;
+	XLogRecPtr	lsn;
+	bool		ours;
+	bool		wake;
+	int			nfiles;
+	uint64		bytes;
+
+	if (LazyDropCtl == NULL || LazyDropNothingPending() ||
+		RelFileLocatorBackendIsTemp(rlocator))
+		return false;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	entry = LazyDropFindEntry(&locator);
+	ours = entry != NULL && entry->files == LAZYDROP_FILES_BURIED &&
+		entry->dropper == MyProcNumber;
+	LWLockRelease(&LazyDropCtl->lock);
+	if (!ours)
+		return false;
+
+	/* Nobody but us advances the entry, or deletes it, until it is ready. */
+	job.entry = entry;
+	job.serial = entry->serial;
+	job.locator = locator;
+	job.keep_first = !isRedo && !IsBinaryUpgrade;
+	ForgetRelationSyncRequests(&locator, job.keep_first, &nfiles, &bytes);
+	INJECTION_POINT("lazydrop-forgotten", NULL);
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	entry->keep_first = job.keep_first;
+	entry->nfiles = nfiles;
+	entry->bytes = bytes;
+	LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
+	nburying--;
+	lsn = entry->lsn;
+	wake = !entry->buffers;
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake)
+		LazyDropWakeWorker();
+
+	/*
+	 * A checkpoint that has begun after our commit record may have looked for
+	 * files to remove before it could see ours, and a crash would leave them
+	 * for ever (rule R8).  One that begins from now on sees them.
+	 */
+	if (!XLogRecPtrIsInvalid(lsn) && lsn <= GetRedoRecPtr())
+		LazyDropRemoveFiles(&job, NULL);
+	INJECTION_POINT("lazydrop-ready", NULL);
+	return true;
+}
+
+/*
+ * A transaction that has buried relations is aborted after all, as COMMIT PREPARED
+ * may be when it runs out of memory.  As in stock, files may be left behind; but
+ * nobody must wait for us to release them.
+ */
+void
+LazyDropXactCallback(XactEvent event, void *arg)
+{
+	dlist_mutable_iter iter;
+
+	if (nburying == 0 || event != XACT_EVENT_ABORT)
+		return;
+	nburying = 0;
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->removals)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+											   iter.cur);
+
+		if (entry->files == LAZYDROP_FILES_BURIED &&
+			entry->dropper == MyProcNumber)
+		{
+			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
+			LazyDropDeleteIfDone(entry);
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+}
+
+/*
+ * Bury a database in so many tablespaces, or in none when they do not all fit
+ * (rule R6).  "files" has for each tablespace what is to be done about its
+ * directory.  Returns whether it is buried.  The caller goes on with FinishBurial.
  */
 static bool
-BuryDatabase(Oid dboid, int ntablespaces, const Oid *tablespaces)
+BuryDatabase(const RelFileLocator *locators, const LazyDropFiles *files, int n,
+			 XLogRecPtr lsn)
 {
-	RelFileLocator *locators;
-	bool		fits;
+	bool		fits = AddEntries(locators, files, n, lsn);
 
-	locators = palloc_array(RelFileLocator, ntablespaces);
-	for (int i = 0; i < ntablespaces; i++)
-	{
-		locators[i].spcOid = tablespaces[i];
-		locators[i].dbOid = dboid;
-		locators[i].relNumber = InvalidRelFileNumber;
-	}
-
-	fits = AddEntries(locators, ntablespaces);
-	if (fits)
-	{
-		pg_atomic_fetch_add_u64(&LazyDropCtl->buried_databases, 1);
-		qsort(locators, ntablespaces, sizeof(RelFileLocator),
-			  LazyDropCompareLocators);
-		FinishBurial(locators, ntablespaces);
-	}
-	else
-		pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, 1);
-	pfree(locators);
+	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->buried_databases :
+							&LazyDropCtl->sync_fallbacks, 1);
 	return fits;
 }
 
 /*
- * Bury a database that DROP DATABASE drops, in every tablespace there is: it may
- * have buffers even where its directory has been lost.  The caller has made sure
- * that nobody uses it and nobody can begin to.  Returns false when the caller must
- * drop its buffers as stock does.
+ * Find the directories of a database that DROP DATABASE drops.  Returns an array of
+ * locators, one for each tablespace but the global one: it may have buffers even
+ * where its directory has been lost.  Those that have a directory come first.
  */
-bool
-LazyDropBuryDatabase(Oid dboid)
+static RelFileLocator *
+DatabaseDirectories(Oid dboid, int *nlocators, int *ndirectories)
 {
 	Relation	rel;
 	TableScanDesc scan;
 	HeapTuple	tuple;
-	List	   *tablespaces = NIL;
-	Oid		   *array;
+	RelFileLocator *locators = NULL;
 	int			n = 0;
-	bool		result;
+	int			ndirs = 0;
+	int			room = 16;
 
-	if (!MayBury(1))
-		return false;
-
+	locators = palloc_array(RelFileLocator, room);
 	rel = table_open(TableSpaceRelationId, AccessShareLock);
 	scan = table_beginscan_catalog(rel, 0, NULL);
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		Oid			spcoid = ((Form_pg_tablespace) GETSTRUCT(tuple))->oid;
+		RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+		char	   *path;
+		struct stat st;
 
-		if (spcoid != GLOBALTABLESPACE_OID)
-			tablespaces = lappend_oid(tablespaces, spcoid);
+		if (spcoid == GLOBALTABLESPACE_OID)
+			continue;
+		if (n == room)
+		{
+			room *= 2;
+			locators = repalloc_array(locators, RelFileLocator, room);
+		}
+		path = GetDatabasePath(dboid, spcoid);
+		if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		{
+			locators[n++] = locators[ndirs];
+			locators[ndirs++] = locator;
+		}
+		else
+			locators[n++] = locator;
+		pfree(path);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 
-	array = palloc_array(Oid, list_length(tablespaces));
-	foreach_oid(spcoid, tablespaces)
-		array[n++] = spcoid;
-	result = BuryDatabase(dboid, n, array);
-	pfree(array);
-	list_free(tablespaces);
-	return result;
+	*nlocators = n;
+	*ndirectories = ndirs;
+	return locators;
 }
 
 /*
- * The same in replay, for exactly the tablespaces that the record names: when it
- * comes from ALTER DATABASE SET TABLESPACE, the database lives on in another
- * (rule R4).
+ * Write and flush the record that a database's directories are dropped.  Returns
+ * its end.
+ */
+static XLogRecPtr
+LogDatabaseDrop(Oid dboid, const RelFileLocator *directories, int n)
+{
+	xl_dbase_drop_rec xlrec;
+	XLogRecPtr	lsn;
+	Oid		   *tablespaces = palloc_array(Oid, n);
+
+	for (int i = 0; i < n; i++)
+		tablespaces[i] = directories[i].spcOid;
+
+	xlrec.db_id = dboid;
+	xlrec.ntablespaces = n;
+	XLogBeginInsert();
+	XLogRegisterData(&xlrec, MinSizeOfDbaseDropRec);
+	XLogRegisterData(tablespaces, n * sizeof(Oid));
+	lsn = XLogInsert(RM_DBASE_ID, XLOG_DBASE_DROP | XLR_SPECIAL_REL_UPDATE);
+	XLogFlush(lsn);
+	pfree(tablespaces);
+	return lsn;
+}
+
+/*
+ * Called by the checkpointer when it has taken note of the requests that were in the
+ * queue when it began to absorb them.
+ */
+void
+LazyDropRequestsAbsorbed(void)
+{
+	if (LazyDropCtl == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&LazyDropCtl->absorptions, 1);
+	ConditionVariableBroadcast(&LazyDropCtl->absorbed_cv);
+}
+
+/*
+ * Wait until the checkpointer has taken note of what this process has sent to it
+ * (rule R11).  An absorption that is under way may have emptied the queue before we
+ * sent it, so wait for the one after it.
+ */
+static void
+WaitForAbsorption(void)
+{
+	uint64		enough = pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions) + 2;
+
+	ConditionVariablePrepareToSleep(&LazyDropCtl->absorbed_cv);
+	while (pg_atomic_read_u64(&LazyDropCtl->absorptions) < enough)
+	{
+		ProcNumber	checkpointer = ProcGlobal->checkpointerProc;
+
+		if (checkpointer != INVALID_PROC_NUMBER)
+			SetLatch(&GetPGProcByNumber(checkpointer)->procLatch);
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->absorbed_cv, 10,
+										   LazyDropCtl->wait_event_forget);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/* the directories of a database that is dropped */
+typedef struct Directories
+{
+	RelFileLocator *locators;
+	int			n;
+	bool		deferred;		/* others remove them */
+} Directories;
+
+/*
+ * Remove the directories, or let others do it.
+ */
+static void
+ReleaseDirectories(const Directories *dirs)
+{
+	if (dirs->deferred)
+		AdvanceFiles(dirs->locators, dirs->n, LAZYDROP_FILES_READY);
+	else
+	{
+		for (int i = 0; i < dirs->n; i++)
+			LazyDropRemoveDirectory(dirs->locators[i].spcOid,
+									dirs->locators[i].dbOid);
+	}
+}
+
+static void
+DirectoriesOnExit(int code, Datum arg)
+{
+	const Directories *dirs = (const Directories *) DatumGetPointer(arg);
+
+	LWLockReleaseAll();
+	ReleaseDirectories(dirs);
+}
+
+/*
+ * Do what DROP DATABASE does with buffers, files and WAL, without a checkpoint
+ * (rule R11).  The database has been marked invalid, durably; nobody uses it and
+ * nobody can begin to.  Returns false, and has done nothing, when the caller must
+ * do as stock does.
+ *
+ * The record comes first, and so replay forgives references to what is missing,
+ * however far the removal has come when the server crashes.  From the record to the
+ * burial, no checkpoint may begin, or it could complete without having seen that
+ * there are files to remove whose record will not be replayed.
+ *
+ * From the record on, the directories are gone, on standbys as well.  We cannot be
+ * interrupted until they can be removed, and when we are after that, they are all the
+ * same; the transaction is rolled back then, and leaves an invalid database, which can
+ * only be dropped again, as in stock.
  */
 bool
-LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces)
+LazyDropDropDatabase(Oid dboid)
 {
+	RelFileLocator *locators;
+	LazyDropFiles *files;
+	LazyDropFiles what;
+	int			nlocators;
+	Directories dirs;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	bool		buried = false;
+
+	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
+		return false;
+
+	locators = DatabaseDirectories(dboid, &nlocators, &dirs.n);
+	files = palloc0_array(LazyDropFiles, nlocators);
+	dirs.locators = palloc_array(RelFileLocator, Max(dirs.n, 1));
+	memcpy(dirs.locators, locators, dirs.n * sizeof(RelFileLocator));
+
+	Assert((MyProc->delayChkptFlags & DELAY_CHKPT_START) == 0);
+	HOLD_INTERRUPTS();
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
+	if (dirs.n > 0)
+		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
+	INJECTION_POINT("lazydrop-database-logged", NULL);
+	what = FilesOfBurial(lsn);
+	for (int i = 0; i < dirs.n; i++)
+		files[i] = what;
+	if (MayBury(1))
+		buried = BuryDatabase(locators, files, nlocators, lsn);
+	dirs.deferred = buried && what != LAZYDROP_FILES_NONE;
+	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
+
+	if (buried)
+	{
+		qsort(locators, nlocators, sizeof(RelFileLocator),
+			  LazyDropCompareLocators);
+		FinishBurial(locators, nlocators);
+	}
+	else
+		DropDatabaseBuffers(dboid);
+	ForgetDatabaseSyncRequests(dboid);
+	if (dirs.deferred)
+		AdvanceFiles(dirs.locators, dirs.n, LAZYDROP_FILES_FORGOTTEN);
+
+	PG_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+	{
+		RESUME_INTERRUPTS();
+		INJECTION_POINT("lazydrop-database-forgotten", NULL);
+
+		/*
+		 * Make sure that the checkpointer has taken note of what to forget,
+		 * and have others close their files.  Nobody needs to wait for us
+		 * meanwhile: a checkpoint that comes removes the files itself.
+		 */
+		WaitForAbsorption();
+		WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+
+	ReleaseDirectories(&dirs);
+	INJECTION_POINT("lazydrop-database-ready", NULL);
+
+	pfree(dirs.locators);
+	pfree(files);
+	pfree(locators);
+	return true;
+}
+
+/*
+ * Bury a database in replay, for exactly the tablespaces that the record names: when
+ * it comes from ALTER DATABASE SET TABLESPACE, the database lives on in another
+ * (rule R4).  Returns false when the caller must drop its buffers as stock does.
+ *
+ * "lsn" is the end of the record: the minimum recovery point must be past it before
+ * files go (rule R10).
+ */
+bool
+LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
+						 XLogRecPtr lsn)
+{
+	RelFileLocator *locators;
+	LazyDropFiles *files;
+	LazyDropFiles what;
+	bool		buried;
+
+	redo_deferred = false;
+	if (lazydrop_enabled)
+		XLogFlush(lsn);
 	if (ntablespaces == 0 || !MayBury(1))
 		return false;
-	return BuryDatabase(dboid, ntablespaces, tablespaces);
+
+	what = FilesOfBurial(InvalidXLogRecPtr);
+	locators = palloc_array(RelFileLocator, ntablespaces);
+	files = palloc_array(LazyDropFiles, ntablespaces);
+	for (int i = 0; i < ntablespaces; i++)
+	{
+		locators[i].spcOid = tablespaces[i];
+		locators[i].dbOid = dboid;
+		locators[i].relNumber = InvalidRelFileNumber;
+		files[i] = what;
+	}
+	buried = BuryDatabase(locators, files, ntablespaces, InvalidXLogRecPtr);
+	if (buried)
+	{
+		redo_deferred = what != LAZYDROP_FILES_NONE;
+		qsort(locators, ntablespaces, sizeof(RelFileLocator),
+			  LazyDropCompareLocators);
+		FinishBurial(locators, ntablespaces);
+	}
+	pfree(files);
+	pfree(locators);
+	return buried;
+}
+
+/*
+ * Called in replay where a database's directory is removed, after its sync requests
+ * have been forgotten and the barrier.  When its removal is deferred, let others do
+ * it and return true.
+ */
+bool
+LazyDropDeferRmtree(Oid dboid, Oid spcoid)
+{
+	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+
+	if (redo_deferred)
+		AdvanceFiles(&locator, 1, LAZYDROP_FILES_READY);
+	return redo_deferred;
 }
 
 /*
@@ -779,15 +1310,10 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces)
 static void
 ForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
 {
-	FileTag		tag;
+	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
 
-	memset(&tag, 0, sizeof(tag));
-	tag.handler = SYNC_HANDLER_MD;
-	tag.forknum = InvalidForkNumber;
-	tag.segno = InvalidBlockNumber;
-	tag.rlocator.spcOid = spcoid;
-	tag.rlocator.dbOid = dboid;
-	RegisterSyncRequest(&tag, SYNC_FILTER_REQUEST, true);
+	RequestForFile(SYNC_FILTER_REQUEST, &locator, InvalidForkNumber,
+				   InvalidBlockNumber);
 }
 
 /*
@@ -796,14 +1322,23 @@ ForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
  * alone, and so forgets to sync files that live on in third tablespaces when a
  * database is moved.  A database that is dropped has no others, and may have very
  * many of these, so then stock's one request does.  Returns whether it was done
- * here.
+ * here.  From then on, whoever cannot wait for the barrier may remove the files.
  */
 bool
 LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
 {
-	if (!lazydrop_enabled || ntablespaces != 1)
+	if (!lazydrop_enabled)
 		return false;
-	ForgetDirectorySyncRequests(tablespaces[0], dboid);
+	if (ntablespaces == 1)
+		ForgetDirectorySyncRequests(tablespaces[0], dboid);
+	else
+		ForgetDatabaseSyncRequests(dboid);
+	for (int i = 0; redo_deferred && i < ntablespaces; i++)
+	{
+		RelFileLocator locator = {tablespaces[i], dboid, InvalidRelFileNumber};
+
+		AdvanceFiles(&locator, 1, LAZYDROP_FILES_FORGOTTEN);
+	}
 	return true;
 }
 
@@ -834,7 +1369,7 @@ LazyDropWriteIsVain(const BufferTag *tag)
 	RelFileLocator locator;
 
 	write_was_skipped = false;
-	if (LazyDropNothingPending())
+	if (LazyDropNothingBuried())
 		return false;
 	locator = BufTagGetRelFileLocator(tag);
 	if (!IsBuried(&locator))
@@ -867,7 +1402,7 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 	 */
 	pg_memory_barrier();
 	INJECTION_POINT("lazydrop-announced", NULL);
-	if (LazyDropNothingPending() || !IsBuried(&locator))
+	if (LazyDropNothingBuried() || !IsBuried(&locator))
 		return false;
 
 	LazyDropEndWrite();
@@ -927,6 +1462,12 @@ MatchesDatabase(const RelFileLocator *entry, const void *arg)
 }
 
 static bool
+MatchesTablespace(const RelFileLocator *entry, const void *arg)
+{
+	return entry->spcOid == *(const Oid *) arg;
+}
+
+static bool
 MatchesRelation(const RelFileLocator *entry, const void *arg)
 {
 	const RelFileLocator *relation = arg;
@@ -937,14 +1478,25 @@ MatchesRelation(const RelFileLocator *entry, const void *arg)
 		 !RelFileNumberIsValid(entry->relNumber));
 }
 
+static bool
+SettlePause(uint64 bytes)
+{
+	if (AmStartupProcess())
+		ProcessStartupProcInterrupts();
+	else
+		CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
 /*
- * Settle the entries that match, whoever owns them.  The caller holds no LWLock
- * and is in no critical section; it may have seen ("seen") an entry that matches
- * before.  Returns whether there were any.
+ * Settle the entries that match, whoever owns them, as far as they are not newer
+ * than "last_serial".  The caller holds no LWLock and is in no critical section; it
+ * may have seen ("seen") an entry that matches before.  Returns whether there were
+ * any.
  */
 static bool
-SettleMatching(LazyDropMatch matches, const void *arg, bool seen,
-			   bool for_creator)
+SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
+			   bool seen, bool for_creator)
 {
 	bool		settled = seen;
 
@@ -953,9 +1505,19 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen,
 	for (;;)
 	{
 		bool		found = false;
+		bool		more_files = false;
 		bool		can_own = false;
 		int64		steal_before;
+		LazyDropJob job;
 		dlist_iter	iter;
+
+		/* Files are removed by whoever needs them gone, at full speed. */
+		if (LazyDropFindJob(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0, last_serial,
+							matches, arg, &job))
+		{
+			settled = true;
+			LazyDropRemoveFiles(&job, SettlePause);
+		}
 
 		/*
 		 * Wait a while for a pass that is at it.  It may be stuck, and
@@ -969,24 +1531,46 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen,
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, node,
 												   iter.cur);
 
-			if (!matches(&entry->locator, arg))
+			if (entry->serial > last_serial || !matches(&entry->locator, arg))
+				continue;
+
+			/*
+			 * Somebody who has been stopped in the middle of a system call on
+			 * a file only concerns who is about to create one.
+			 */
+			if (!for_creator && !entry->buffers &&
+				entry->files == LAZYDROP_FILES_NONE)
 				continue;
 			found = true;
-			if (entry->owner == 0 || entry->owned_at_ns < steal_before)
+			if (entry->files == LAZYDROP_FILES_READY)
+				more_files = true;
+			if (more_files)
+				break;
+			if (entry->buffers &&
+				(entry->owner == 0 || entry->owned_at_ns < steal_before))
 				can_own = true;
 		}
 		LWLockRelease(&LazyDropCtl->lock);
 		if (!found)
 			break;
 		settled = true;
+		if (more_files)
+			continue;
 
 		/*
 		 * What is left after a pass has a buffer that somebody does not let
-		 * go, or has been taken by another creator: be patient again.
+		 * go, or has been taken by another creator: be patient again.  Or its
+		 * dropper is not through yet, or somebody is in the middle of a
+		 * system call on a file.
 		 */
 		if (!can_own || !LazyDropPass(steal_before, matches, arg, false))
+		{
+			/* our own pass has broadcast, so prepare only now */
+			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 			(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
 											   LazyDropCtl->wait_event_settle);
+			(void) SettlePause(0);
+		}
 	}
 	ConditionVariableCancelSleep();
 
@@ -1032,18 +1616,44 @@ LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum, bool isRedo)
 		(isRedo && reln->md_num_open_segs[forknum] > 0) ||
 		!IsBuried(&locator))
 		return;
-	CountReuseWait(SettleMatching(MatchesRelation, &locator, true, true));
+	CountReuseWait(SettleMatching(MatchesRelation, &locator,
+								  PG_UINT64_MAX, true, true));
 }
 
 /*
- * Called before a database, or a directory of it, is created: settles every entry
- * of the database, those of its relations included.
+ * Called before a database, or a directory of it, is created ("for_creator") or copied:
+ * settles every entry of the database, those of its relations included.
  */
 void
-LazyDropSettleDatabase(Oid dboid)
+LazyDropSettleDatabase(Oid dboid, bool for_creator)
 {
-	if (!LazyDropNothingPending())
-		CountReuseWait(SettleMatching(MatchesDatabase, &dboid, false, true));
+	bool		settled;
+
+	if (LazyDropNothingPending())
+		return;
+	settled = SettleMatching(MatchesDatabase, &dboid, PG_UINT64_MAX, false,
+							 for_creator);
+	CountReuseWait(settled && for_creator);
+}
+
+/*
+ * Called before a tablespace is dropped: settles what is pending in it now.  In
+ * replay, "lsn" is the end of the record, and the minimum recovery point is moved
+ * past it (rule R10).
+ */
+void
+LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn)
+{
+	uint64		last_serial;
+
+	if (!XLogRecPtrIsInvalid(lsn) && lazydrop_enabled)
+		XLogFlush(lsn);
+	if (LazyDropNothingPending())
+		return;
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	last_serial = LazyDropCtl->last_serial;
+	LWLockRelease(&LazyDropCtl->lock);
+	(void) SettleMatching(MatchesTablespace, &spcoid, last_serial, false, false);
 }
 
 /*
@@ -1055,7 +1665,7 @@ void
 LazyDropSettleAll(void)
 {
 	if (!LazyDropNothingPending())
-		(void) SettleMatching(MatchesAll, NULL, false, false);
+		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
 }
 
 /*
@@ -1115,20 +1725,21 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 {
 	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
 
-	LazyDropSettleDatabase(dboid);
+	LazyDropSettleDatabase(dboid, true);
 	for (;;)
 	{
 		bool		added;
 
 		LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-		added = AddEntry(&locator, LazyDropNow());
+		added = AddEntry(&locator, LAZYDROP_FILES_NONE, InvalidXLogRecPtr,
+						 LazyDropNow());
 		LWLockRelease(&LazyDropCtl->lock);
 		if (added)
 			break;
-		(void) SettleMatching(MatchesAll, NULL, false, false);
+		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
 	}
 	FinishBurial(&locator, 1);
-	(void) SettleMatching(MatchesDatabase, &dboid, true, true);
+	(void) SettleMatching(MatchesDatabase, &dboid, PG_UINT64_MAX, true, true);
 	ForgetDirectorySyncRequests(spcoid, dboid);
 }
 

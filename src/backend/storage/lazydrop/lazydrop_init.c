@@ -33,6 +33,8 @@ bool		lazydrop_enabled = true;
 int			lazydrop_max_pending = 16384;
 int			lazydrop_pass_delay = 1000;
 bool		lazydrop_log_passes = false;
+bool		lazydrop_defer_files = true;
+int			lazydrop_removal_rate = 0;
 static char *lazydrop_stats;
 
 static const char *ShowStats(void);
@@ -43,6 +45,8 @@ static const char *const setting_names[] = {
 	"lazydrop.max_pending",
 	"lazydrop.pass_delay",
 	"lazydrop.log_passes",
+	"lazydrop.defer_files",
+	"lazydrop.removal_rate",
 };
 
 /*
@@ -100,7 +104,7 @@ LazyDropInit(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.max_pending",
-							"Sets the maximum number of dropped relations and database directories whose buffers wait to be invalidated.",
+							"Sets the maximum number of dropped relations and database directories whose buffers or files wait to be removed.",
 							NULL,
 							&lazydrop_max_pending,
 							16384, 16, 1024 * 1024,
@@ -126,6 +130,24 @@ LazyDropInit(void)
 							 0,
 							 NULL, NULL, NULL);
 
+	DefineCustomBoolVariable("lazydrop.defer_files",
+							 "Removes the files of what is dropped in the background.",
+							 "When off, or when lazydrop.enabled is off, the files of what is dropped from then on are removed at once.",
+							 &lazydrop_defer_files,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.removal_rate",
+							"Sets how much of dropped files the lazy drop worker removes in a second.",
+							"Zero means no limit.  Checkpoints, shutdown, promotion and whoever finds no space do not keep to it.",
+							&lazydrop_removal_rate,
+							0, 0, 1024 * 1024,
+							PGC_SIGHUP,
+							GUC_UNIT_MB,
+							NULL, NULL, NULL);
+
 	DefineCustomStringVariable("lazydrop.stats",
 							   "Shows what the lazy drop has done and has to do, as JSON.",
 							   NULL,
@@ -139,6 +161,7 @@ LazyDropInit(void)
 
 	CheckPlaceholders(values);
 	MarkGUCPrefixReserved("lazydrop");
+	RegisterXactCallback(LazyDropXactCallback, NULL);
 	LazyDropRegisterWorker();
 }
 
@@ -189,7 +212,8 @@ LazyDropShmemInit(void)
 	}
 
 	memset(LazyDropCtl, 0, LazyDropShmemSize());
-	pg_atomic_init_u32(&LazyDropCtl->npending.value, 0);
+	pg_atomic_init_u32(&LazyDropCtl->nburied.value, 0);
+	pg_atomic_init_u32(&LazyDropCtl->npending, 0);
 
 	/* A tranche of our own: a built-in one would move those of extensions. */
 	LazyDropCtl->tranche_id = LWLockNewTrancheId();
@@ -197,6 +221,7 @@ LazyDropShmemInit(void)
 	LWLockInitialize(&LazyDropCtl->lock, LazyDropCtl->tranche_id);
 
 	dlist_init(&LazyDropCtl->pending);
+	dlist_init(&LazyDropCtl->removals);
 	dlist_init(&LazyDropCtl->unused);
 	LazyDropCtl->capacity = lazydrop_max_pending;
 	LazyDropCtl->nbuckets = NumBuckets();
@@ -222,9 +247,13 @@ LazyDropShmemInit(void)
 	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");
 	LazyDropCtl->wait_event_gather = WaitEventExtensionNew("LazyDropGather");
 	LazyDropCtl->wait_event_settle = WaitEventExtensionNew("LazyDropSettle");
+	LazyDropCtl->wait_event_throttle = WaitEventExtensionNew("LazyDropThrottle");
+	LazyDropCtl->wait_event_forget = WaitEventExtensionNew("LazyDropForget");
 
 	pg_atomic_init_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
 	ConditionVariableInit(&LazyDropCtl->settled_cv);
+	pg_atomic_init_u64(&LazyDropCtl->absorptions, 0);
+	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
 	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
 	pg_atomic_init_u64(&LazyDropCtl->headers_visited, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);
@@ -233,6 +262,10 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->reuse_waits, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buried_relations, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buried_databases, 0);
+	pg_atomic_init_u64(&LazyDropCtl->files_removed, 0);
+	pg_atomic_init_u64(&LazyDropCtl->bytes_removed, 0);
+	pg_atomic_init_u64(&LazyDropCtl->checkpoint_waits, 0);
+	pg_atomic_init_u64(&LazyDropCtl->checkpoint_wait_us, 0);
 }
 
 /*
@@ -245,18 +278,29 @@ ShowStats(void)
 	static StringInfoData buf;
 	int			nrelations;
 	int			ndatabases;
+	int			nfiles = 0;
+	uint64		bytes = 0;
 	int64		oldest = 0;
 	ProcNumber	worker;
+	dlist_iter	iter;
 
 	if (LazyDropCtl == NULL)
 		return "";
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	ndatabases = LazyDropCtl->ndatabases;
-	nrelations = pg_atomic_read_u32(&LazyDropCtl->npending.value) - ndatabases;
+	nrelations = pg_atomic_read_u32(&LazyDropCtl->npending) - ndatabases;
 	if (!dlist_is_empty(&LazyDropCtl->pending))
 		oldest = dlist_head_element(LazyDropEntry, node,
 									&LazyDropCtl->pending)->buried_at_ns;
+	dlist_foreach(iter, &LazyDropCtl->removals)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+											   iter.cur);
+
+		nfiles += entry->nfiles;
+		bytes += entry->bytes;
+	}
 	LWLockRelease(&LazyDropCtl->lock);
 	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
 
@@ -271,6 +315,8 @@ ShowStats(void)
 
 	appendStringInfo(&buf, "{\"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
 					 nrelations, ndatabases, LazyDropCtl->capacity);
+	appendStringInfo(&buf, ", \"pending_files\": %d, \"pending_bytes\": " UINT64_FORMAT,
+					 nfiles, bytes);
 	if (oldest != 0)
 		appendStringInfo(&buf, ", \"oldest_age_ms\": " INT64_FORMAT,
 						 (LazyDropNow() - oldest) / 1000000);
@@ -293,7 +339,12 @@ ShowStats(void)
 	COUNTER(writes_skipped);
 	COUNTER(sync_fallbacks);
 	COUNTER(reuse_waits);
+	COUNTER(files_removed);
+	COUNTER(bytes_removed);
+	COUNTER(checkpoint_waits);
 #undef COUNTER
+	appendStringInfo(&buf, ", \"checkpoint_wait_ms\": %.3f",
+					 pg_atomic_read_u64(&LazyDropCtl->checkpoint_wait_us) / 1000.0);
 	appendStringInfoChar(&buf, '}');
 	return buf.data;
 }

@@ -5,7 +5,7 @@
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
  * visits each header once, invalidates the buffers that belong to one of them,
- * and deletes the entries.  The worker runs passes; so does whoever cannot wait
+ * and deletes the entries that have no files to be removed.  The worker runs passes; so does whoever cannot wait
  * for it: a process about to create storage under a buried name, and a dropper
  * that finds the set full.
  *
@@ -384,8 +384,8 @@ RevisitPinned(PassState *pass)
 }
 
 /*
- * Delete the entries that are settled, and give up the others.  Tells how many of
- * each kind were deleted.
+ * Mark the entries whose buffers are gone, and give up the others.  Tells how many
+ * of each kind were done.
  */
 static void
 FinishPass(PassState *pass, int *nrelations, int *ndatabases)
@@ -397,7 +397,7 @@ FinishPass(PassState *pass, int *nrelations, int *ndatabases)
 		if (!pass->stuck[i])
 			pass->locators[n++] = pass->locators[i];
 	}
-	LazyDropDeleteEntries(pass->owner, pass->locators, n, nrelations, ndatabases);
+	LazyDropBuffersAreGone(pass->owner, pass->locators, n, nrelations, ndatabases);
 	if (n < pass->nlocators)
 		LazyDropDisownEntries(pass->owner);
 }
@@ -411,8 +411,8 @@ DisownOnError(int code, Datum arg)
 }
 
 /*
- * Settle every entry that nobody owns, and those that LazyDropOwnEntries may take
- * from others.  Returns whether any was settled.
+ * Invalidate the buffers of every entry that nobody owns, and of those that
+ * LazyDropOwnEntries may take from others.  Returns whether any entry was done.
  *
  * The caller holds no LWLock.  It may hold interrupts.  When it can be
  * interrupted and is, the entries stay, and nobody owns them.  With no_oom, nothing
@@ -428,7 +428,7 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg,
 	volatile int nrelations = 0;
 	volatile int ndatabases = 0;
 
-	room = pg_atomic_read_u32(&LazyDropCtl->npending.value);
+	room = pg_atomic_read_u32(&LazyDropCtl->nburied.value);
 	if (room == 0)
 		return false;
 	pass = AllocatePass(room, no_oom);
@@ -471,7 +471,7 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg,
 			INSTR_TIME_SET_CURRENT(took);
 			INSTR_TIME_SUBTRACT(took, began);
 			ereport(LOG,
-					(errmsg("lazy drop pass complete: settled %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",
+					(errmsg("lazy drop pass complete: %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",
 							nrelations, ndatabases,
 							(long long) pass->invalidated, NBuffers,
 							INSTR_TIME_GET_MILLISEC(took))));

@@ -4,8 +4,8 @@
  *	  The lazy drop worker.
  *
  * A background worker that waits until something is buried, lets more of it
- * gather for lazydrop.pass_delay, and settles all of it in one pass.  It starts
- * with the postmaster, so that it is there in recovery, and is restarted when it
+ * gather for lazydrop.pass_delay, invalidates the buffers of all of it in one pass,
+ * and removes its files.  It starts with the postmaster, so that it is there in recovery, and is restarted when it
  * ends.  It is no more than a convenience: nobody relies on it (rule R6).
  *
  * It takes no procsignal slot: it has no descriptor of a relation's file, no
@@ -35,6 +35,9 @@
 #include "utils/injection_point.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
+
+/* How often to look for buffers while files are being removed, in milliseconds. */
+#define LOOK_INTERVAL_MS	20
 
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1
@@ -92,38 +95,158 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * How many milliseconds to wait before the next pass: 0 for none, -1 when there
- * is nothing to do.
+ * What there is to do: whether buffers, or files, have waited for
+ * lazydrop.pass_delay.  Returns the milliseconds until that may change, or -1 when
+ * nothing is pending.
  */
 static long
-TimeToNextPass(void)
+LookForWork(bool *buffers, bool *files)
 {
-	int64		oldest = 0;
-	int			nunowned = 0;
-	bool		any = false;
-	int64		elapsed;
+	int64		now = LazyDropNow();
+	long		timeout = -1;
+	bool		crowded;
+	bool		many_buffers;
 	dlist_iter	iter;
+
+	*buffers = *files = false;
+	if (LazyDropNothingPending())
+		return -1;
+	crowded = pg_atomic_read_u32(&LazyDropCtl->npending) >= LazyDropCtl->capacity / 2;
+	many_buffers = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= LazyDropCtl->capacity / 2;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+		bool		can_pass = entry->buffers && entry->owner == 0;
+		bool		can_remove = entry->files == LAZYDROP_FILES_READY;
+		int64		left = 1000;
 
-		any = true;
-		if (entry->owner != 0)
-			continue;
-		if (nunowned++ == 0)
-			oldest = entry->buried_at_ns;
+		/*
+		 * What others are at, they finish; but look again, they may give it
+		 * up.
+		 */
+		if (can_pass || can_remove)
+		{
+			left = lazydrop_pass_delay - (now - entry->buried_at_ns) / 1000000;
+			if (left <= 0 || (crowded && can_remove) || many_buffers)
+			{
+				*buffers |= can_pass && (left <= 0 || many_buffers);
+				*files |= can_remove;
+				left = 0;
+			}
+		}
+		timeout = timeout < 0 ? left : Min(timeout, left);
+		if (*buffers && *files)
+			break;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
+	return timeout;
+}
 
-	/* What others own, they settle; but look again, they may give it up. */
-	if (nunowned == 0)
-		return any ? 1000 : -1;
-	if (nunowned >= LazyDropCtl->capacity / 2)
-		return 0;
-	elapsed = (LazyDropNow() - oldest) / 1000000;
-	return Max(lazydrop_pass_delay - elapsed, 0);
+/*
+ * What has to be done every now and then.
+ */
+static void
+ProcessWorkerInterrupts(void)
+{
+	/* Status 1, because the postmaster would not restart us after 0. */
+	if (ShutdownRequestPending)
+		proc_exit(1);
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * Make a pass over the headers.  Returns whether it settled anything.
+ */
+static bool
+MakePass(void)
+{
+	pgstat_report_activity(STATE_RUNNING,
+						   "invalidating buffers of dropped relations");
+	INJECTION_POINT("lazydrop-worker", NULL);
+	return LazyDropPass(0, NULL, NULL, false);
+}
+
+/*
+ * Called between two steps of a removal: keeps to lazydrop.removal_rate, and makes
+ * a pass when it is time.
+ */
+static bool
+WorkerPause(uint64 bytes)
+{
+	static int64 next_step = 0;
+	static int64 next_look = 0;
+	int64		now = LazyDropNow();
+
+	INJECTION_POINT("lazydrop-removal-step", NULL);
+	if (lazydrop_removal_rate > 0)
+		next_step = Max(next_step, now) +
+			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
+	else
+		next_step = now;
+
+	for (;;)
+	{
+		long		timeout;
+
+		ResetLatch(MyLatch);
+		ProcessWorkerInterrupts();
+
+		/* Not at each of very many small files: looking takes time, too. */
+		if (now >= next_look)
+		{
+			bool		buffers = false;
+			bool		files;
+			int64		pause = LOOK_INTERVAL_MS * INT64CONST(1000000);
+
+			if (!LazyDropNothingBuried())
+				(void) LookForWork(&buffers, &files);
+			if (buffers)
+			{
+				int64		began = now;
+
+				/* Passes must not starve the removal. */
+				if (!MakePass())
+					pause = INT64CONST(1000000000);
+				pgstat_report_activity(STATE_RUNNING,
+									   "removing files of dropped relations");
+				now = LazyDropNow();
+				pause = Max(pause, 10 * (now - began));
+			}
+			next_look = now + pause;
+		}
+
+		/* A new rate takes effect at once, but for the step that it follows. */
+		if (now >= next_step || lazydrop_removal_rate == 0)
+			return true;
+		timeout = Min((next_step - now) / 1000000 + 1, LOOK_INTERVAL_MS);
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 timeout, LazyDropCtl->wait_event_throttle);
+		now = LazyDropNow();
+	}
+}
+
+/*
+ * Remove the files of all entries that are ready.
+ */
+static void
+RemoveFilesOfAll(void)
+{
+	LazyDropJob job;
+
+	pgstat_report_activity(STATE_RUNNING,
+						   "removing files of dropped relations");
+	INJECTION_POINT("lazydrop-removal", NULL);
+	while (LazyDropFindJob(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
+						   PG_UINT64_MAX, NULL, NULL, &job))
+		LazyDropRemoveFiles(&job, WorkerPause);
+	INJECTION_POINT("lazydrop-removal-end", NULL);
 }
 
 /*
@@ -151,28 +274,20 @@ LazyDropWorkerMain(Datum arg)
 
 	for (;;)
 	{
+		bool		buffers;
+		bool		files;
 		long		timeout;
 
 		ResetLatch(MyLatch);
+		ProcessWorkerInterrupts();
 
-		/* Status 1, because the postmaster would not restart us after 0. */
-		if (ShutdownRequestPending)
-			proc_exit(1);
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
-
-		timeout = TimeToNextPass();
-		if (timeout == 0 && !stuck)
-		{
-			pgstat_report_activity(STATE_RUNNING,
-								   "invalidating buffers of dropped relations");
-			INJECTION_POINT("lazydrop-worker", NULL);
-			stuck = !LazyDropPass(0, NULL, NULL, false);
+		timeout = LookForWork(&buffers, &files);
+		if (buffers && !stuck)
+			stuck = !MakePass();
+		if (files)
+			RemoveFilesOfAll();
+		if (files || (buffers && !stuck))
 			continue;
-		}
 
 		/* A buffer that somebody does not let go, or all taken by others. */
 		if (timeout == 0)

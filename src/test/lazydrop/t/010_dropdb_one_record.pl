@@ -204,9 +204,9 @@ foreach my $enabled (qw(on off))
 	foreach my $node (@nodes)
 	{
 		my $name = $node->name;
+		wait_for_stats($node, $settled);
 		is_deeply([ database_directories($node, $victim) ],
 			[], "$what: no directory is left on $name");
-		wait_for_stats($node, $settled);
 		my $after = stats($node);
 		my $passes = $enabled eq 'on' ? 1 : 0;
 		is($after->{buried_databases} - $before{$name}{buried_databases},

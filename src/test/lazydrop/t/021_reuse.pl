@@ -8,8 +8,8 @@
 # entry (rule R5).  And a database that lives on in another tablespace must not be
 # taken for a dropped one (rule R4).
 #
-# The worker is held on the primary and on the standby, before it owns the entries
-# and after.
+# The worker is held on the primary and on the standby: before it owns the entries,
+# after that, and when it has removed a file.
 
 use strict;
 use warnings FATAL => 'all';
@@ -78,10 +78,13 @@ sub release_workers
 	return;
 }
 
-foreach my $point ('lazydrop-worker', 'lazydrop-pass')
+my %how = (
+	'lazydrop-worker' => 'waiting worker',
+	'lazydrop-pass' => 'worker in its pass',
+	'lazydrop-removal-step' => 'worker in its removal');
+foreach my $point (sort keys %how)
 {
-	my $how =
-	  $point eq 'lazydrop-worker' ? 'waiting worker' : 'worker in its pass';
+	my $how = $how{$point};
 
 	# --- the same database OID ----------------------------------------------------
 
@@ -247,10 +250,9 @@ $primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
 $primary->safe_psql('postgres', 'CREATE DATABASE moved');
 start_binary_upgrade();
 my $oid = 700000;
-foreach my $point ('lazydrop-worker', 'lazydrop-pass')
+foreach my $point (sort keys %how)
 {
-	my $how =
-	  $point eq 'lazydrop-worker' ? 'waiting worker' : 'worker in its pass';
+	my $how = $how{$point};
 	my $number = $oid + 9;
 	$primary->safe_psql('postgres', create_as('old', $oid, $number));
 	$primary->safe_psql('postgres',
@@ -258,8 +260,6 @@ foreach my $point ('lazydrop-worker', 'lazydrop-pass')
 	hold_workers($point,
 		sub { $primary->safe_psql('postgres', 'DROP TABLE old') });
 
-	# removes the file that keeps the number busy
-	$primary->safe_psql('postgres', 'CHECKPOINT');
 	my %waits = map { $_->name => stats($_)->{reuse_waits} } @nodes;
 	$primary->safe_psql('postgres', create_as('new', $oid + 10, $number));
 	$primary->safe_psql('postgres',
@@ -269,6 +269,7 @@ foreach my $point ('lazydrop-worker', 'lazydrop-pass')
 		$number,
 		"$how: the relfilenumber is the same");
 	catch_up();
+
 	foreach my $node (@nodes)
 	{
 		cmp_ok(

@@ -11,7 +11,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -53,7 +53,7 @@ sub start_writer
 	my $writer = start_writer('postgres');
 	wait_for_wait($node, 'lazydrop-announce', 'client backend');
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	ok(!-s $path,
+	ok(wait_until(sub { !-s $path }),
 		'DROP TABLE does not wait for a write that is not announced');
 	my $skipped = stats($node)->{writes_skipped};
 	release($node, 'lazydrop-announce');
@@ -118,18 +118,18 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 
 	if ($how =~ /cancelled/)
 	{
-		# What has been buried stays so, and the worker knows.
+		# The record is written, so the cancellation comes too late for the files.
 		$node->safe_psql('postgres',
 			q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'BufferIo' AND backend_type = 'client backend'}
 		);
+		release($node, 'lazydrop-announced');
 		$node->wait_for_log(qr/canceling statement due to user request/,
 			$log_offset);
-		release($node, 'lazydrop-announced');
 		$writer->quit;
 		$drop->quit;
 		wait_for_stats($node, q{s->>'pending_databases' = '0'});
 		$node->safe_psql('postgres', 'DROP DATABASE d');
-		ok(!-s $path, "$how: it can be dropped again");
+		ok(wait_until(sub { !-s $path }), "$how: it can be dropped again");
 		next;
 	}
 	release($node, 'lazydrop-announced');
@@ -137,7 +137,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	$drop->quit;
 	$writer->quit;
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	ok(!-s $path, "$how removes it then");
+	ok(wait_until(sub { !-s $path }), "$how removes it then");
 }
 
 # --- reads in flight ------------------------------------------------------------------
@@ -181,7 +181,7 @@ release($node, 'aio-worker-after-reopen');
 $drop->query_until(qr/dropped/, "\n");
 $drop->quit;
 $scan->quit;
-ok(!-s $path, 'it removes the file then');
+ok(wait_until(sub { !-s $path }), 'it removes the file then');
 wait_for_stats($node, q{s->>'pending_relations' = '0'});
 
 # --- a descriptor of the old file ----------------------------------------------------------

@@ -1,0 +1,411 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Files of what is dropped are removed in the background: which, in what order, how
+# fast, and by whom when somebody cannot wait (rules R8, R9, R14).
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+need_injection_points();
+
+use constant MB => 1024 * 1024;
+
+my $node = start_quiet_node(
+	'node',
+	'fsync' => 'on',
+	'max_prepared_transactions' => '5');
+$node->safe_psql('postgres',
+	'CREATE EXTENSION injection_points; CREATE EXTENSION pg_buffercache');
+my $nothing =
+  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
+
+# A table with an index, all forks, and dirty pages.  Returns the paths.
+sub create_table
+{
+	my ($name, $options) = @_;
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name (a int PRIMARY KEY) } . ($options // '') . qq{;
+		INSERT INTO $name SELECT generate_series(1, 1000);
+		VACUUM $name});
+	return map {
+		$node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+	} ($name, "${name}_pkey");
+}
+
+sub all_files
+{
+	return map { relation_files($node, $_) } @_;
+}
+
+# --- the worker removes them --------------------------------------------------------------
+
+{
+	my @paths = create_table('t');
+	add_segments($node, $paths[0], 3, 40 * MB);
+	my @files = all_files(@paths);
+	cmp_ok(scalar(@files), '>=', 7, 'a table with all forks and segments');
+	my $size = $node->safe_psql('postgres',
+		q{SELECT pg_database_size('postgres'), pg_tablespace_size('pg_default')}
+	);
+
+	hold_at($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	is_deeply([ all_files(@paths) ], \@files, 'DROP TABLE leaves the files');
+	my $stats = stats($node);
+	is($stats->{pending_relations}, 2, 'two relations are pending');
+	is($stats->{pending_files}, scalar(@files), 'and so many files');
+	cmp_ok($stats->{pending_bytes}, '>', 120 * MB, 'and their bytes');
+	is($stats->{buffers_invalidated} > 0 && $stats->{passes} > 0,
+		1, 'the buffers are gone already');
+	my $new_size = $node->safe_psql('postgres',
+		q{SELECT pg_database_size('postgres'), pg_tablespace_size('pg_default')}
+	);
+
+	foreach my $i (0, 1)
+	{
+		cmp_ok(
+			(split /\|/, $size)[$i] - (split /\|/, $new_size)[$i],
+			'>=',
+			120 * MB,
+			(qw(pg_database_size pg_tablespace_size))[$i]
+			  . ' does not count them');
+	}
+
+	release($node, 'lazydrop-removal');
+	wait_for_stats($node, $nothing);
+	is_deeply([ all_files(@paths) ],
+		\@paths, 'the first segments stay until the next checkpoint');
+	is(-s $node->data_dir . "/$_", 0, 'and are empty') foreach @paths;
+	$stats = stats($node);
+	is("$stats->{pending_files} $stats->{pending_bytes}",
+		'0 0', 'no files are pending');
+	is($stats->{files_removed}, scalar(@files), 'files removed');
+	cmp_ok($stats->{bytes_removed}, '>', 120 * MB, 'bytes removed');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is_deeply([ all_files(@paths) ], [], 'a checkpoint unlinks them');
+	is(stats($node)->{checkpoint_waits}, 0, 'and need not wait');
+}
+
+# --- in which order ------------------------------------------------------------------------
+
+# The highest segment goes first, large ones in steps.  When the server is killed in
+# the middle, there is no gap at which stock's replay would stop.
+{
+	my @paths = create_table('t');
+	add_segments($node, $paths[0], 3, 3 * MB);
+	$node->safe_psql('postgres', 'DROP INDEX IF EXISTS no; CHECKPOINT');
+	hold_at($node, 'lazydrop-removal-step');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	my @seen;
+	my $sizes = sub {
+		return join ' ',
+		  map { my $s = -s $node->data_dir . "/$_"; "$_=" . ($s // '-') }
+		  all_files(@paths);
+	};
+	my $last = '';
+	while (!@seen || $seen[-1] ne '3 - -')
+	{
+		# Each step changes something.
+		wait_until(sub { $sizes->() ne $last })
+		  or die "no step was taken: $last";
+		wait_for_wait($node, 'lazydrop-removal-step', 'lazy drop worker');
+		$last = $sizes->();
+		push @seen, join ' ', map {
+			my $s = -s $node->data_dir . "/$paths[0].$_";
+			defined $s ? $s / MB : '-'
+		} 1 .. 3;
+		$node->safe_psql('postgres',
+			q{SELECT injection_points_wakeup('lazydrop-removal-step')})
+		  if $seen[-1] ne '3 - -';
+	}
+	my %seen = map { $_ => 1 } @seen;
+	ok($seen{'3 3 2'} && $seen{'3 3 1'} && $seen{'3 3 -'},
+		'the third segment is removed in steps')
+	  or diag explain \@seen;
+	ok($seen{'3 2 -'} && $seen{'3 - -'}, 'then the second one');
+	ok(-e $node->data_dir . "/$paths[0]", 'the first one is there');
+
+	$node->stop('immediate');
+	$node->start;
+	is_deeply([ all_files(@paths) ],
+		[], 'replay after a crash in the middle removes the rest');
+}
+
+# --- how fast --------------------------------------------------------------------------------
+
+# A table of 1,000 segments of a gigabyte, without blocks on the disk, at a rate that
+# takes a quarter of an hour; a fast shutdown in the middle does not, and leaves nothing.
+{
+	my @paths = create_table('t');
+	add_segments($node, $paths[0], 1000, 1024 * MB);
+	$node->append_conf('postgresql.conf', "lazydrop.removal_rate = 1GB");
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.removal_rate') = '1GB'});
+	my $began = time();
+	my $before = stats($node)->{bytes_removed};
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_stats($node,
+		"(s->>'bytes_removed')::bigint > $before + 4096::bigint * 1024 * 1024"
+	);
+	my $stats = stats($node);
+	my $seconds = time() - $began;
+	cmp_ok(($stats->{bytes_removed} - $before) / MB / $seconds,
+		'<=', 1024 * 1.3, 'the rate is kept');
+	cmp_ok($stats->{pending_bytes}, '>', 900_000 * MB, 'much is left');
+	is( $node->safe_psql(
+			'postgres',
+			q{SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'lazy drop worker'}
+		),
+		'LazyDropThrottle',
+		'the worker waits');
+
+	# It makes passes meanwhile, and nobody else has to wait.
+	my $passes = $stats->{passes};
+	create_table('u');
+	$node->safe_psql('postgres', 'DROP TABLE u');
+	wait_for_stats($node, "(s->>'passes')::int > $passes");
+	pass('the worker makes passes while it removes files');
+
+	$began = time();
+	$node->stop('fast');
+	$seconds = time() - $began;
+	note "fast shutdown took $seconds s";
+	cmp_ok(
+		$seconds, '<',
+		$stats->{pending_bytes} / MB / 1024 / 4,
+		'a fast shutdown removes the rest at full speed');
+	is_deeply([ all_files(@paths) ], [], 'and leaves nothing');
+	$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 0');
+	$node->start;
+}
+
+# --- who cannot wait -------------------------------------------------------------------------
+
+{
+	hold_at($node, 'lazydrop-removal');
+	my @paths = create_table('t');
+	add_segments($node, $paths[0], 2, 40 * MB);
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is_deeply([ all_files(@paths) ], [], 'a checkpoint removes them itself');
+	my $stats = stats($node);
+	is($stats->{checkpoint_waits}, 1, 'and counts that');
+	cmp_ok($stats->{checkpoint_wait_ms}, '>', 0, 'and the time');
+	is($stats->{pending_relations}, 0, 'and the entries are deleted');
+	release($node, 'lazydrop-removal');
+}
+
+# A checkpoint that has begun after the commit record, and has looked for files before
+# the dropper has buried them, leaves them to the dropper.
+{
+	hold_at($node, 'lazydrop-removal');
+	my @paths = create_table('t');
+	hold_at($node, 'lazydrop-bury');
+	my $session = $node->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
+	wait_for_wait($node, 'lazydrop-bury', 'client backend');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	cmp_ok(scalar(all_files(@paths)), '>', 0, 'files after a checkpoint');
+	release($node, 'lazydrop-bury');
+	$session->quit;
+	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files(@paths) ],
+		[], 'are removed at once by the dropper');
+	$node->stop('immediate');
+	$node->start;
+	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files(@paths) ],
+		[], 'since replay would not know of them');
+}
+
+# --- what is not deferred ----------------------------------------------------------------------
+
+{
+	hold_at($node, 'lazydrop-removal');
+	my $session = $node->background_psql('postgres');
+	$session->query_safe(
+		'BEGIN; CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	my $path = $session->query_safe(q{SELECT pg_relation_filepath('t')});
+	cmp_ok(scalar(all_files($path)), '>=', 1, 'a table in a transaction');
+	$session->query_safe('ROLLBACK');
+	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files($path) ],
+		[], 'ROLLBACK removes it at once');
+	$session->quit;
+
+	foreach my $setting ('lazydrop.enabled', 'lazydrop.defer_files')
+	{
+		my @paths = create_table('t');
+		$node->append_conf('postgresql.conf', "$setting = off");
+		$node->reload;
+		$node->poll_query_until('postgres',
+			"SELECT current_setting('$setting') = 'off'");
+		$node->safe_psql('postgres', 'DROP TABLE t');
+		is_deeply([ grep { -s $node->data_dir . "/$_" } all_files(@paths) ],
+			[], "$setting = off: DROP TABLE removes it at once");
+		$node->append_conf('postgresql.conf', "$setting = on");
+		$node->reload;
+		$node->poll_query_until('postgres',
+			"SELECT current_setting('$setting') = 'on'");
+	}
+
+	# Prepared transactions are durable, whatever becomes of them.
+	foreach my $end ('COMMIT', 'ROLLBACK')
+	{
+		my @paths = create_table('t') if $end eq 'COMMIT';
+		$node->safe_psql(
+			'postgres',
+			'BEGIN; '
+			  . (
+				$end eq 'COMMIT'
+				? 'DROP TABLE t'
+				: 'CREATE TABLE u AS SELECT 1')
+			  . "; PREPARE TRANSACTION 'p'");
+		my $before = stats($node)->{pending_relations};
+		$node->safe_psql('postgres', "$end PREPARED 'p'");
+		cmp_ok(stats($node)->{pending_relations},
+			'>', $before, "$end PREPARED leaves files to the worker");
+	}
+	release($node, 'lazydrop-removal');
+	wait_for_stats($node, $nothing);
+}
+
+# --- sync requests of a second segment (rule R2) ------------------------------------------------
+
+# A page of it has been written and not synced, when it is dropped.
+{
+	$node->safe_psql('postgres', 'CREATE TABLE t AS SELECT 1 AS a');
+	my $path =
+	  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+	my $first = $node->data_dir . "/$path";
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	truncate($first, 1024 * MB) or die "could not extend $first: $!";
+	add_segments($node, $path, 1, 8192);
+	$node->safe_psql('postgres', 'INSERT INTO t VALUES (-1)');
+	is($node->safe_psql('postgres', 'SELECT ctid FROM t WHERE a = -1'),
+		'(131072,1)', 'a row in the second segment');
+	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_stats($node, $nothing);
+	is_deeply([ grep { $_ ne $path } all_files($path) ],
+		[], 'is removed before it is synced');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	pass('the checkpointer does not look for it');
+}
+
+# --- links (as rmtree) ----------------------------------------------------------------------------
+
+# What a file in a database's directory has in common with others is not emptied.
+SKIP:
+{
+	skip 'no links on Windows', 2 if $windows_os;
+	$node->safe_psql('postgres', 'CREATE DATABASE d');
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my $directory = $node->data_dir . "/base/$oid";
+	my $elsewhere = PostgreSQL::Test::Utils::tempdir();
+	link("$directory/PG_VERSION", "$elsewhere/hard")
+	  or die "could not make a link: $!";
+	append_to_file("$elsewhere/soft", 'text');
+	symlink("$elsewhere/soft", "$directory/999999")
+	  or die "could not make a symbolic link: $!";
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_stats($node, $nothing);
+	ok(!-e $directory, 'a directory with links is removed');
+	is((-s "$elsewhere/hard") . ' ' . (-s "$elsewhere/soft"),
+		'3 4', 'and what they lead to is left alone');
+}
+
+# --- a dropper that fails after all --------------------------------------------------------------
+
+# Nobody waits for it, and its files stay, as in stock.
+{
+	my ($path) = create_table('t');
+	$node->safe_psql('postgres',
+		q{BEGIN; DROP TABLE t; PREPARE TRANSACTION 'p'});
+	$node->safe_psql('postgres',
+		q{SELECT injection_points_attach('lazydrop-forgotten', 'error')});
+	my ($ret, $out, $err) = $node->psql('postgres', q{COMMIT PREPARED 'p'});
+	like(
+		$err,
+		qr/error triggered for injection point/,
+		'a dropper fails after the commit');
+	$node->safe_psql('postgres',
+		q{SELECT injection_points_detach('lazydrop-forgotten')});
+	wait_for_stats($node, $nothing);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	pass('and nobody waits for it');
+	$node->restart;
+}
+
+# --- files that cannot be removed ---------------------------------------------------------------
+
+SKIP:
+{
+	skip 'permissions of directories are different on Windows', 8
+	  if $windows_os;
+	$node->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
+	my ($path) = create_table('t', 'TABLESPACE ts');
+	my ($directory) = ($node->data_dir . "/$path") =~ m{^(.*)/[0-9]+$};
+	my $offset = -s $node->logfile;
+	chmod 0500, $directory or die "could not change $directory: $!";
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_stats($node, $nothing);
+	my $log = slurp_file($node->logfile, $offset);
+	like(
+		$log,
+		qr/WARNING:  could not remove file "\Q${path}\E_fsm": Permission denied/,
+		'a file that cannot be removed is warned of');
+	is( scalar(
+			() = $log =~ /WARNING:  could not remove file "\Q${path}\E_fsm"/g
+		),
+		1, 'once');
+	is(-s $node->data_dir . "/${path}_fsm", 0, 'its space is given back');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	pass('a checkpoint goes on');
+
+	# the same with a directory
+	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my $database = $directory =~ s{[0-9]+$}{$oid}r;
+	chmod 0500, $database or die "could not change $database: $!";
+	$offset = -s $node->logfile;
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_stats($node, $nothing);
+	$log = slurp_file($node->logfile, $offset);
+	like(
+		$log,
+		qr/WARNING:  could not remove file "[^"]*PG_VERSION": Permission denied/,
+		'the same for a file of a database');
+	like(
+		$log,
+		qr/WARNING:  some useless files may be left behind in old database directory "[^"]*$oid"/,
+		'and for its directory');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->restart;
+	chmod 0700, $directory, $database;
+	unlink glob("$database/*"), glob("$directory/*");
+	pass('the server stops and starts');
+	$node->safe_psql('postgres', 'DROP TABLESPACE ts');
+}
+
+my $log = slurp_file($node->logfile);
+unlike(
+	$log,
+	qr/PANIC|TRAP|could not fsync|could not open/,
+	'the log is clean');
+$node->stop;
+
+done_testing();

@@ -1,0 +1,266 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# The server dies at each step of the removal of files: of a table with several
+# segments, and of a database.  After recovery, what was dropped is gone, all of it,
+# and what was not is there (rules R8, R11, R14, R16).
+#
+# LAZYDROP_TEST_SEED chooses what is killed how; the seed is printed.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_node);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_injection_points();
+
+use constant MB => 1024 * 1024;
+
+my $seed = $ENV{LAZYDROP_TEST_SEED} // int(rand(1_000_000));
+srand($seed);
+note "LAZYDROP_TEST_SEED=$seed";
+
+my $primary = start_quiet_node(
+	'primary',
+	'fsync' => 'on',
+	'max_wal_size' => '4GB',
+	'restart_after_crash' => 'on');
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+my $nothing =
+  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
+
+# Which process comes to a point.  A table and a database are dropped, so that the
+# dropper comes by each of its points; the worker is held back for the checkpointer.
+my %dropper = (
+	'lazydrop-bury' => 'DROP TABLE t',
+	'lazydrop-buried' => 'DROP TABLE t',
+	'lazydrop-forgotten' => 'DROP TABLE t',
+	'lazydrop-ready' => 'DROP TABLE t',
+	'lazydrop-database-logged' => 'DROP DATABASE d',
+	'lazydrop-database-forgotten' => 'DROP DATABASE d',
+	'lazydrop-database-ready' => 'DROP DATABASE d');
+my @worker = map { "lazydrop-$_" }
+  qw(worker pass pass-end removal removal-step removal-end);
+my @checkpointer = map { "lazydrop-checkpoint$_" } ('', '-step', '-end');
+
+my %running = (
+	'startup' => 'startup',
+	'checkpointer' => 'checkpointer',
+	'lazy drop worker' => 'lazy drop worker');
+
+# Let a node die: all at once, or one of its processes and then the others.  With
+# restart_after_crash, the server comes back by itself.
+sub let_die
+{
+	my ($node, $type) = @_;
+	my @faults = ('immediate', $type, 'checkpointer', 'lazy drop worker');
+	push @faults, 'startup' if $node == $standby;
+	my $fault = $faults[ int(rand(@faults)) ];
+
+	if ($fault eq 'immediate')
+	{
+		$node->stop('immediate');
+		$node->start;
+		return $fault;
+	}
+
+	# The dropper is the one client backend that waits.
+	my $pid = $node->safe_psql(
+		'postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = '$fault'"
+		  . (
+			$fault eq 'client backend'
+			? " AND wait_event LIKE 'lazydrop-%'"
+			: ''));
+	my $offset = -s $node->logfile;
+	kill('KILL', $pid) == 1 or die "could not kill $fault $pid: $!";
+	if ($fault eq 'startup')
+	{
+		# This one ends the server.
+		$node->poll_until_stopped();
+		$node->start;
+	}
+	else
+	{
+		$node->wait_for_log(
+			qr/all server processes terminated; reinitializing/, $offset);
+		$node->poll_query_until('postgres', 'SELECT true');
+	}
+	return "kill -9 of $fault";
+}
+
+# When the postmaster goes by itself, the test must notice.
+sub PostgreSQL::Test::Cluster::poll_until_stopped
+{
+	my ($self) = @_;
+	my $pidfile = $self->data_dir . '/postmaster.pid';
+	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last unless -e $pidfile;
+		Time::HiRes::usleep(100_000);
+	}
+	-e $pidfile and die 'the server did not stop';
+	$self->_update_pid(0);
+	return;
+}
+
+my $round = 0;
+
+# One round: the server "node" dies when somebody is at "point".
+sub try
+{
+	my ($node, $point, $type) = @_;
+	my $name = $node->name;
+	my $drop = $dropper{$point};
+	my $fpw = $round++ % 2 ? 'on' : 'off';
+
+	$primary->safe_psql('postgres',
+		"ALTER SYSTEM SET full_page_writes = $fpw");
+	$primary->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	foreach my $sql (
+		'DROP TABLE IF EXISTS t',
+		'DROP DATABASE IF EXISTS d',
+		'CREATE TABLE t (a int PRIMARY KEY) TABLESPACE ts',
+		'INSERT INTO t SELECT generate_series(1, 1000)',
+		'VACUUM t',
+		'CREATE DATABASE d TABLESPACE ts',
+		'CHECKPOINT',
+		'INSERT INTO t SELECT generate_series(1001, 2000)')
+	{
+		$primary->safe_psql('postgres', $sql);
+	}
+	my $in_d =
+	  'CREATE TABLE u TABLESPACE pg_default AS SELECT generate_series(1, 1000) AS a';
+	$primary->safe_psql('d', $in_d);
+	my @paths =
+	  map {
+		$primary->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+	  } qw(t t_pkey);
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	$primary->wait_for_replay_catchup($standby);
+	wait_for_stats($_, $nothing) foreach ($primary, $standby);
+	if ($node == $standby)
+	{
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+	}
+	add_segments($node, $paths[0], 2, 40 * MB);
+
+	hold_at($node, $point);
+	hold_at($node, 'lazydrop-removal') if $type eq 'checkpointer';
+	my @sessions;
+	foreach
+	  my $sql (defined $drop ? $drop : ('DROP TABLE t', 'DROP DATABASE d'))
+	{
+		my $session =
+		  $primary->background_psql('postgres', on_error_stop => 0);
+		$session->query_until(qr/begun/, "\\echo begun\n$sql;\n");
+		push @sessions, $session;
+	}
+	if ($type eq 'checkpointer')
+	{
+		# Something to remove, and a record from which a restartpoint can be made.
+		wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+		if ($node == $standby)
+		{
+			$primary->safe_psql('postgres', 'CHECKPOINT');
+			$primary->wait_for_replay_catchup($standby);
+		}
+		my $session = $node->background_psql('postgres', on_error_stop => 0);
+		$session->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+		push @sessions, $session;
+	}
+	wait_for_wait($node, $point, $type);
+	my $fault = let_die($node, $type);
+	foreach my $session (@sessions)
+	{
+		# It may have lost its server, or been answered.
+		eval { $session->quit };
+		eval { $session->{run}->finish };
+	}
+
+	# What is dropped by the catalogs is gone, and what is not is there.
+	$primary->wait_for_replay_catchup($standby);
+	wait_for_stats($_, $nothing) foreach ($primary, $standby);
+	my $what = "$name at $point, $fault, full_page_writes $fpw";
+	my $there = $node->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_class WHERE relname = 't'});
+	if ($there)
+	{
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM t'),
+			2000, "$what: the table is there");
+	}
+	else
+	{
+		# The first segments wait for a checkpoint of a primary.
+		is_deeply(
+			[
+				grep { -s $node->data_dir . "/$_" }
+				map  { relation_files($node, $_) } @paths
+			],
+			[],
+			"$what: the table's files are gone");
+	}
+
+	# A database that is not there any more, or is invalid and so on its way.
+	my $connlimit = $node->safe_psql('postgres',
+		"SELECT datconnlimit FROM pg_database WHERE oid = $oid");
+	if ($connlimit eq '-1')
+	{
+		is($node->safe_psql('d', 'SELECT count(*) FROM u'),
+			1000, "$what: the database is there");
+	}
+	elsif ($connlimit eq '')
+	{
+		is_deeply([ database_directories($node, $oid) ],
+			[], "$what: the database's directories are gone");
+	}
+	else
+	{
+		$primary->safe_psql('postgres', 'DROP DATABASE d');
+		$primary->wait_for_replay_catchup($standby);
+		wait_for_stats($node, $nothing);
+		is_deeply([ database_directories($node, $oid) ],
+			[], "$what: the database can be dropped again");
+	}
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	is_deeply([ map { relation_files($primary, $_) } @paths ],
+		[], "$what: and the first segments, after a checkpoint")
+	  unless $there;
+	return;
+}
+
+foreach my $node ($primary, $standby)
+{
+	my $dropper = $node == $primary ? 'client backend' : 'startup';
+	foreach my $point (sort keys %dropper)
+	{
+		# Replay has no steps of its own for databases.
+		next if $node == $standby && $point =~ /database/;
+		try($node, $point, $dropper);
+	}
+	try($node, $_, 'lazy drop worker') foreach @worker;
+	try($node, $_, 'checkpointer')     foreach @checkpointer;
+}
+
+foreach my $node ($primary, $standby)
+{
+	$node->stop;
+	unlike(
+		slurp_file($node->logfile),
+		qr/PANIC|TRAP|could not (open|read|fsync|write) file|invalid page/,
+		'the log is clean on ' . $node->name);
+}
+
+done_testing();

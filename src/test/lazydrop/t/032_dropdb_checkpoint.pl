@@ -1,0 +1,346 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# DROP DATABASE does without a checkpoint (rule R11), and what a checkpoint that comes
+# in the middle does.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until add_segments database_directories dbase_drop_records need_injection_points start_quiet_node stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_injection_points();
+
+my $primary = start_quiet_node(
+	'primary',
+	'fsync' => 'on',
+	'lazydrop.max_pending' => '16',
+	'log_checkpoints' => 'on');
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+my $nothing =
+  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
+
+# A database "d" with dirty pages.  Returns its OID.
+sub create_database
+{
+	my ($options) = @_;
+	$primary->safe_psql('postgres', 'CREATE DATABASE d ' . ($options // ''));
+	$primary->safe_psql('d',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	return $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+}
+
+sub count_checkpoints
+{
+	my ($offset) = @_;
+	my $log = slurp_file($primary->logfile, $offset);
+	return scalar(() = $log =~ /checkpoint starting/g);
+}
+
+# --- no checkpoint ----------------------------------------------------------------------
+
+foreach my $case (
+	[ '', 0 ],
+	[ 'lazydrop.defer_files = off', 0 ],
+	[ 'lazydrop.enabled = off', 1 ])
+{
+	my ($setting, $expected) = @$case;
+	my $what = $setting eq '' ? 'by default' : "with $setting";
+	$primary->append_conf('postgresql.conf', "$setting\n");
+	$primary->reload;
+	$primary->poll_query_until('postgres',
+			q{SELECT current_setting('}
+		  . ($setting =~ /^(\S+)/)[0]
+		  . q{') = 'off'})
+	  if $setting ne '';
+	my $oid = create_database();
+	my $offset = -s $primary->logfile;
+	my $start = $primary->lsn('insert');
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	is(count_checkpoints($offset),
+		$expected, "DROP DATABASE $what: so many checkpoints");
+	my @records =
+	  dbase_drop_records($primary, $start, $primary->lsn('flush'));
+	is_deeply([ map { @{ $_->{pairs} } } @records ],
+		["1663/$oid"], "$what: one record, of one directory");
+	is_deeply([ database_directories($primary, $oid) ],
+		[], "$what: the directory is gone")
+	  if $setting ne '';
+	wait_for_stats($primary, $nothing);
+	is_deeply([ database_directories($primary, $oid) ],
+		[], "$what: and stays so");
+
+	if ($setting ne '')
+	{
+		my $name = ($setting =~ /^(\S+)/)[0];
+		$primary->append_conf('postgresql.conf', "$name = on\n");
+		$primary->reload;
+		$primary->poll_query_until('postgres',
+			"SELECT current_setting('$name') = 'on'");
+	}
+}
+
+# A database that does not fit into the set takes the same way, without deferring
+# anything.
+{
+	my @spaces = map { "ts$_" } 1 .. 17;
+	$primary->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''")
+	  foreach @spaces;
+	my $oid = create_database();
+	$primary->safe_psql('d', "CREATE TABLE $_ (a int) TABLESPACE $_")
+	  foreach @spaces;
+	my $offset = -s $primary->logfile;
+	my $before = stats($primary);
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	is(count_checkpoints($offset), 0, 'many tablespaces: no checkpoint');
+	is_deeply([ database_directories($primary, $oid) ],
+		[], 'many tablespaces: the directories are gone');
+	my $after = stats($primary);
+	is($after->{sync_fallbacks} - $before->{sync_fallbacks},
+		1, 'many tablespaces: the buffers are looked for');
+	$primary->safe_psql('postgres', "DROP TABLESPACE $_") foreach @spaces;
+}
+
+# --- a checkpoint in the middle ------------------------------------------------------------
+
+# Neither has the record of a drop before its redo pointer and the directory left.
+hold_at($primary, 'lazydrop-removal');
+foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
+{
+	my $oid = create_database();
+	hold_at($primary, $point);
+	my $drop = $primary->background_psql('postgres');
+	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+	wait_for_wait($primary, $point, 'client backend');
+	my $checkpoint = $primary->background_psql('postgres');
+	$checkpoint->query_until(qr/begun/,
+		"\\echo begun\nCHECKPOINT;\n\\echo done\n");
+	if ($point =~ /logged/)
+	{
+		wait_for_wait($primary, 'CheckpointDelayStart', 'checkpointer');
+		is(scalar(database_directories($primary, $oid)),
+			1, "$point: a checkpoint waits");
+		release($primary, $point);
+	}
+	$checkpoint->query_until(qr/done/, "\n");
+	is_deeply([ database_directories($primary, $oid) ],
+		[], "$point: a checkpoint removes the directory");
+
+	# Somebody waits for a checkpoint and takes part in no barrier.
+	if ($point =~ /forgotten/)
+	{
+		foreach my $sql (
+			q{CREATE TABLESPACE ts LOCATION ''},
+			'CREATE TABLE t (a int) TABLESPACE ts',
+			'DROP TABLE t',
+			'DROP TABLESPACE ts')
+		{
+			$primary->safe_psql('postgres', $sql);
+		}
+		pass('DROP TABLESPACE does not wait for DROP DATABASE');
+		release($primary, $point);
+	}
+	$checkpoint->quit;
+	$drop->quit;
+	is( $primary->safe_psql(
+			'postgres', "SELECT count(*) FROM pg_database WHERE oid = $oid"),
+		0,
+		"$point: and DROP DATABASE goes on");
+}
+release($primary, 'lazydrop-removal');
+wait_for_stats($primary, $nothing);
+
+# --- sync requests ---------------------------------------------------------------------------
+
+# The checkpointer is busy, and has not taken note of what is to be forgotten.
+{
+	hold_at($primary, 'lazydrop-removal');
+	$primary->safe_psql('postgres', 'CREATE TABLE u AS SELECT 1 AS a');
+	my $oid = create_database();
+	$primary->safe_psql('postgres', 'DROP TABLE u');
+	wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
+	hold_at($primary, 'lazydrop-checkpoint');
+	my $checkpoint = $primary->background_psql('postgres');
+	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+	wait_for_wait($primary, 'lazydrop-checkpoint', 'checkpointer');
+	my $drop = $primary->background_psql('postgres');
+	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+	wait_for_wait($primary, 'LazyDropForget', 'client backend');
+	pass('DROP DATABASE waits for the checkpointer to take note');
+	is(scalar(database_directories($primary, $oid)),
+		1, 'before files are removed');
+	release($primary, 'lazydrop-checkpoint');
+	release($primary, 'lazydrop-removal');
+	$_->quit foreach ($checkpoint, $drop);
+	wait_for_stats($primary, $nothing);
+	is_deeply([ database_directories($primary, $oid) ],
+		[], 'which they are then');
+}
+
+# --- cancelled ---------------------------------------------------------------------------
+
+# While it waits for the barrier, for a process that does not take part: one in its
+# commit.  The record is written, and standbys have removed the directory; so it goes
+# here, too, whoever removes it.
+foreach my $deferred ('on', 'off')
+{
+	my $what = "lazydrop.defer_files = $deferred";
+	my $oid = create_database();
+	hold_at($primary, 'lazydrop-buried');
+	$primary->safe_psql('postgres', 'CREATE TABLE u (a int)');
+	my $session = $primary->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE u;\n");
+	wait_for_wait($primary, 'lazydrop-buried', 'client backend');
+	$primary->safe_psql('postgres',
+		q{SELECT injection_points_detach('lazydrop-buried')});
+	$primary->append_conf('postgresql.conf',
+		"lazydrop.defer_files = $deferred\n");
+	$primary->reload;
+	$primary->poll_query_until('postgres',
+		"SELECT current_setting('lazydrop.defer_files') = '$deferred'");
+	my $drop = $primary->background_psql('postgres', on_error_stop => 0);
+	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+	wait_for_wait($primary, 'ProcSignalBarrier', 'client backend');
+	is(scalar(database_directories($primary, $oid)),
+		1, "$what: files are not removed before the barrier");
+	my $offset = -s $primary->logfile;
+	$primary->safe_psql('postgres',
+		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'ProcSignalBarrier' AND backend_type = 'client backend'}
+	);
+	$primary->wait_for_log(qr/canceling statement due to user request/,
+		$offset);
+	$primary->safe_psql('postgres',
+		q{SELECT injection_points_wakeup('lazydrop-buried')});
+	$_->quit foreach ($session, $drop);
+	wait_for_stats($primary, $nothing);
+	is( $primary->safe_psql(
+			'postgres',
+			"SELECT datconnlimit FROM pg_database WHERE oid = $oid"),
+		'-2',
+		"$what: DROP DATABASE that is cancelled leaves an invalid database");
+	is_deeply([ database_directories($primary, $oid) ],
+		[], "$what: without its directory");
+
+	$primary->safe_psql('postgres',
+		q{CREATE TABLESPACE } . "invalid_$deferred" . q{ LOCATION ''});
+	my ($ret, $out, $err) = $primary->psql('postgres',
+		"ALTER DATABASE d SET TABLESPACE invalid_$deferred");
+	like(
+		$err,
+		qr/cannot alter invalid database "d"/,
+		"$what: which cannot be moved");
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_stats($primary, $nothing);
+	is( $primary->safe_psql(
+			'postgres', "SELECT count(*) FROM pg_database WHERE oid = $oid"),
+		0,
+		"$what: but can be dropped again");
+}
+$primary->append_conf('postgresql.conf', "lazydrop.defer_files = on\n");
+$primary->reload;
+$primary->poll_query_until('postgres',
+	q{SELECT current_setting('lazydrop.defer_files') = 'on'});
+
+# --- a set that is full of files -------------------------------------------------------------
+
+# Droppers make room by removing what is small, and leave what is large to the worker.
+{
+	hold_at($primary, 'lazydrop-removal');
+	my @tables = map { "u$_" } 1 .. 60;
+	$primary->safe_psql('postgres',
+		join('', map { "CREATE TABLE $_ AS SELECT 1 AS a;\n" } @tables));
+	my %path = map {
+		$_ =>
+		  $primary->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+	} @tables;
+	my $drop = sub {
+		$primary->safe_psql('postgres', "DROP TABLE $_") foreach @_;
+	};
+	my $before = stats($primary);
+	$drop->(@tables[ 0 .. 29 ]);
+	my $after = stats($primary);
+	is( $after->{sync_fallbacks},
+		$before->{sync_fallbacks},
+		'30 drops of small tables find room in a set of 16');
+	cmp_ok($after->{files_removed} - $before->{files_removed},
+		'>=', 14, 'since they remove files of others');
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+
+	my @large = @tables[ 30 .. 59 ];
+	add_segments($primary, $path{$_}, 1, 40 * 1024 * 1024) foreach @large;
+	$before = stats($primary);
+	$drop->(@large);
+	$after = stats($primary);
+	is($after->{sync_fallbacks} - $before->{sync_fallbacks},
+		14, '30 drops of large tables: what does not fit is dropped at once');
+	is(scalar(grep { -e $primary->data_dir . "/$path{$_}.1" } @large),
+		16, 'and what fits is left to the worker');
+	release($primary, 'lazydrop-removal');
+	wait_for_stats($primary, $nothing);
+	is(scalar(grep { -e $primary->data_dir . "/$path{$_}.1" } @large),
+		0, 'which removes it');
+}
+
+# --- the same OID, and the same relfilenumber ------------------------------------------------
+
+# The checkpointer has been asked to unlink a first segment, and forgets that.
+{
+	$primary->safe_psql('postgres', 'CREATE DATABASE template');
+	$primary->safe_psql('template', 'CREATE TABLE t AS SELECT 1 AS a');
+	my $sql = 'CREATE DATABASE e TEMPLATE template';
+	$primary->safe_psql('postgres', $sql);
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'e'});
+	$primary->safe_psql('e', 'DROP TABLE t');
+	$primary->safe_psql('postgres', 'DROP DATABASE e');
+	$primary->safe_psql('postgres', "$sql OID $oid");
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	is($primary->safe_psql('e', 'SELECT a FROM t'),
+		1, 'a file of the new database is not unlinked');
+	$primary->restart;
+	is($primary->safe_psql('e', 'SELECT a FROM t'), 1, 'nor lost');
+}
+
+# --- the minimum recovery point (rule R10) -----------------------------------------------------
+
+{
+	my $oid = create_database();
+	$primary->wait_for_replay_catchup($standby);
+	hold_at($standby, 'lazydrop-buried');
+	my $start = $primary->lsn('insert');
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	my ($record) =
+	  dbase_drop_records($primary, $start, $primary->lsn('flush'));
+	wait_for_wait($standby, 'lazydrop-buried', 'startup');
+	my ($control, $err) =
+	  run_command([ 'pg_controldata', $standby->data_dir ]);
+	my ($minimum) =
+	  $control =~ /Minimum recovery ending location: *([0-9A-F\/]+)/;
+	is( $primary->safe_psql(
+			'postgres',
+			"SELECT '$minimum'::pg_lsn > '$record->{lsn}'::pg_lsn"),
+		't',
+		'the minimum recovery point is past the record before anything is removed'
+	);
+	release($standby, 'lazydrop-buried');
+	$primary->wait_for_replay_catchup($standby);
+	wait_for_stats($standby, $nothing);
+	is_deeply([ database_directories($standby, $oid) ],
+		[], 'then the directory goes');
+}
+
+stop_with_clean_log($primary);
+stop_with_clean_log($standby);
+
+done_testing();

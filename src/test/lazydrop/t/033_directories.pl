@@ -1,0 +1,328 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Whoever copies, removes or counts on a directory while files in it are still to be
+# removed: tablespaces, databases that are copied or moved, backups, promotion,
+# pg_rewind (rules R10 and R16).  The worker is held back on both servers.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Copy;
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats hold_at release wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_node stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::RecursiveCopy;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_injection_points();
+
+use constant MB => 1024 * 1024;
+
+my $primary = start_quiet_node(
+	'primary',
+	'fsync' => 'on',
+	'log_checkpoints' => 'on',
+	'wal_log_hints' => 'on',
+	'wal_keep_size' => '1GB');
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+my @nodes = ($primary, $standby);
+
+# The worker comes to a drop, and stops.
+sub hold_workers
+{
+	hold_at($_, 'lazydrop-removal') foreach @nodes;
+	return;
+}
+
+sub workers_are_held
+{
+	$primary->wait_for_replay_catchup($standby);
+	wait_for_wait($_, 'lazydrop-removal', 'lazy drop worker') foreach @nodes;
+	return;
+}
+
+# A worker that had nothing left to do has not come there.
+sub release_workers
+{
+	foreach my $node (@nodes)
+	{
+		$node->safe_psql('postgres',
+			q{SELECT injection_points_detach('lazydrop-removal')});
+		wait_until(
+			sub {
+				$node->safe_psql('postgres',
+					q{SELECT injection_points_wakeup(wait_event) FROM pg_stat_activity WHERE wait_event = 'lazydrop-removal'}
+				);
+				my $stats = stats($node);
+				return $stats->{pending_relations} +
+				  $stats->{pending_databases} == 0;
+			}) or die 'something stays pending on ' . $node->name;
+	}
+	return;
+}
+
+sub path_of
+{
+	my ($database, $name) = @_;
+	return $primary->safe_psql($database,
+		"SELECT pg_relation_filepath('$name')");
+}
+
+# --- tablespaces ----------------------------------------------------------------------------
+
+{
+	hold_workers();
+	$primary->safe_psql('postgres', $_)
+	  foreach (
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a',
+		'CREATE DATABASE d TABLESPACE ts');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_tablespace WHERE spcname = 'ts'});
+	my $path = path_of('postgres', 't');
+	$primary->safe_psql('postgres', 'DROP TABLE t');
+	workers_are_held();
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	$primary->wait_for_replay_catchup($standby);
+	cmp_ok(scalar(relation_files($_, $path)),
+		'>', 0, 'files of a table are pending on ' . $_->name)
+	  foreach @nodes;
+	my $offset = -s $standby->logfile;
+	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
+	pass('DROP TABLESPACE right after its last table');
+	$primary->wait_for_replay_catchup($standby);
+	ok( !-e $_->data_dir . "/pg_tblspc/$oid",
+		'the directory is gone on ' . $_->name) foreach @nodes;
+	unlike(
+		slurp_file($standby->logfile, $offset),
+		qr/could not remove|could not be removed/,
+		'without a complaint in replay');
+	release_workers();
+
+	# Nothing of the database is left for a checkpoint to clear away.
+	$primary->safe_psql('postgres', $_)
+	  foreach (
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE DATABASE d TABLESPACE ts');
+	hold_workers();
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	$offset = -s $primary->logfile;
+	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
+	unlike(
+		slurp_file($primary->logfile, $offset),
+		qr/checkpoint starting/,
+		'DROP TABLESPACE right after its last database, without a checkpoint'
+	);
+	release_workers();
+}
+
+# --- copies of databases ----------------------------------------------------------------------
+
+# Files of what has been dropped in a template are not copied, on neither server.
+{
+	$primary->safe_psql('postgres', 'CREATE DATABASE source');
+	$primary->safe_psql('source',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	$primary->safe_psql('source', 'CREATE TABLE u AS SELECT 1 AS a');
+	$primary->wait_for_replay_catchup($standby);
+	hold_workers();
+	my $path = path_of('source', 't');
+	add_segments($_, $path, 2, MB) foreach @nodes;
+	$primary->safe_psql('source', 'DROP TABLE t');
+	workers_are_held();
+	$primary->safe_psql('postgres',
+		'CREATE DATABASE copy TEMPLATE source STRATEGY file_copy');
+	$primary->wait_for_replay_catchup($standby);
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'copy'});
+	my $copy = $path =~ s{^base/[0-9]+}{base/$oid}r;
+
+	foreach my $node (@nodes)
+	{
+		is_deeply([ relation_files($node, $copy) ],
+			[], 'a dropped table is not copied on ' . $node->name);
+		is($node->safe_psql('copy', 'SELECT a FROM u'),
+			1, 'one that lives is on ' . $node->name);
+	}
+	release_workers();
+}
+
+# A database is moved there and back, with drops in it and dirty pages.
+{
+	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
+	$primary->safe_psql('postgres', 'CREATE DATABASE moving');
+	hold_workers();
+	$primary->safe_psql('moving', 'CREATE TABLE u AS SELECT 0 AS a');
+	foreach my $round (1 .. 3)
+	{
+		$primary->safe_psql(
+			'moving', qq{
+			CREATE TABLE t AS SELECT generate_series(1, 1000) AS a;
+			DROP TABLE t;
+			INSERT INTO u VALUES ($round)});
+		$primary->safe_psql('postgres',
+			'ALTER DATABASE moving SET TABLESPACE '
+			  . ($round % 2 ? 'ts' : 'pg_default'));
+	}
+	$primary->safe_psql('moving', 'INSERT INTO u VALUES (4)');
+
+	# A table is moved back into the directory that is to be removed.
+	$primary->safe_psql('moving', 'ALTER TABLE u SET TABLESPACE pg_default');
+	$primary->wait_for_replay_catchup($standby);
+	foreach my $node (@nodes)
+	{
+		is( $node->safe_psql(
+				'moving',
+				q{SELECT string_agg(a::text, ' ' ORDER BY a) FROM u}),
+			'0 1 2 3 4',
+			'a database moved there and back on ' . $node->name);
+	}
+	release_workers();
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	$primary->wait_for_replay_catchup($standby);
+	$_->restart foreach @nodes;
+	$primary->wait_for_replay_catchup($standby);
+	foreach my $node (@nodes)
+	{
+		is( $node->safe_psql(
+				'moving',
+				q{SELECT string_agg(a::text, ' ' ORDER BY a) FROM u}),
+			'0 1 2 3 4',
+			'and after a restart of ' . $node->name);
+	}
+}
+
+# --- a backup in the middle ----------------------------------------------------------------------
+
+# One that is taken while files are pending contains them, and its recovery removes
+# them, wherever it was taken.
+foreach my $node (@nodes)
+{
+	my $name = $node->name;
+	$primary->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	$primary->safe_psql('postgres', 'CREATE DATABASE d');
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	$primary->wait_for_replay_catchup($standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	my $path = path_of('postgres', 't');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	add_segments($node, $path, 2, MB);
+	hold_workers();
+	my $session = $node->background_psql('postgres');
+	$session->query_safe(q{SELECT pg_backup_start('in the middle', true)});
+	$primary->safe_psql('postgres', 'DROP TABLE t');
+	workers_are_held();
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	$primary->wait_for_replay_catchup($standby);
+	my $backup = "middle_$name";
+	my $to = $primary->backup_dir . "/$backup";
+	mkdir $primary->backup_dir;
+	PostgreSQL::Test::RecursiveCopy::copypath(
+		$node->data_dir,
+		$to,
+		filterfn => sub {
+			return $_[0] !~ m{^(postmaster\.(pid|opts)|log|pg_replslot/.+)$};
+		});
+	copy($node->data_dir . '/global/pg_control', "$to/global/pg_control");
+	my $label = $session->query_safe(
+		q{SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)});
+	$session->quit;
+	append_to_file("$to/backup_label", "$label\n");
+	cmp_ok(scalar(grep { -e "$to/$_" } relation_files($node, $path)),
+		'>', 0, "a backup of $name has the files");
+	release_workers();
+
+	my $restored = PostgreSQL::Test::Cluster->new("restored_from_$name");
+	$restored->init_from_backup($primary, $backup, has_streaming => 1);
+	$restored->start;
+	$primary->wait_for_replay_catchup($restored);
+	$restored->promote;
+	is_deeply(
+		[
+			relation_files($restored, $path),
+			database_directories($restored, $oid)
+		],
+		[],
+		"they are gone after recovery from a backup of $name");
+	stop_with_clean_log($restored);
+}
+
+# --- promotion, and pg_rewind ---------------------------------------------------------------------
+
+# Promotion does not leave anything to the worker.  Then the old primary, which has
+# something pending as well and whose drop nobody else has seen, is rewound.
+{
+	$primary->safe_psql('postgres', $_)
+	  foreach (
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a',
+		'CREATE UNLOGGED TABLE u AS SELECT generate_series(1, 1000) AS a',
+		'CREATE TABLE v AS SELECT generate_series(1, 1000) AS a',
+		'CREATE UNLOGGED TABLE w AS SELECT 1 AS a',
+		'CREATE DATABASE d');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my %path = map { $_ => path_of('postgres', $_) } qw(t u v);
+	$primary->wait_for_replay_catchup($standby);
+	add_segments($standby, $path{t}, 2, 40 * MB);
+	hold_workers();
+	$primary->safe_psql('postgres', 'DROP TABLE t, u');
+	workers_are_held();
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	$primary->wait_for_replay_catchup($standby);
+	$standby->promote;
+	is_deeply(
+		[
+			(map { relation_files($standby, $path{$_}) } qw(t u)),
+			database_directories($standby, $oid)
+		],
+		[],
+		'promotion removes what is pending');
+	release($standby, 'lazydrop-removal');
+	is($standby->safe_psql('postgres', 'SELECT count(*) FROM w'),
+		0, 'and resets the unlogged table that lives');
+	is($standby->safe_psql('postgres', 'SELECT count(*) FROM v'),
+		1000, 'a table that will be rewound');
+
+	# A worker that is held at an injection point would hold up the shutdown, and so
+	# this one is slow.
+	add_segments($primary, $path{v}, 3, 64 * MB);
+	$primary->append_conf('postgresql.conf', 'lazydrop.removal_rate = 1');
+	$primary->reload;
+	$primary->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.removal_rate') = '1MB'});
+	release($primary, 'lazydrop-removal');
+	$primary->safe_psql('postgres', 'DROP TABLE v');
+	$primary->stop('fast');
+	is_deeply([ map { relation_files($primary, $_) } values %path ],
+		[], 'shutdown removes what is pending');
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	command_ok(
+		[
+			'pg_rewind',
+			'--source-server' => $standby->connstr('postgres'),
+			'--target-pgdata' => $primary->data_dir
+		],
+		'pg_rewind');
+	$primary->set_standby_mode();
+	$primary->enable_streaming($standby);
+	$primary->append_conf('postgresql.conf', 'port = ' . $primary->port);
+	$primary->start;
+	$standby->wait_for_replay_catchup($primary);
+	is($primary->safe_psql('postgres', 'SELECT count(*) FROM v'),
+		1000, 'brings the table back');
+	is_deeply([ map { relation_files($primary, $path{$_}) } qw(t u) ],
+		[], 'and no files of the others');
+}
+
+stop_with_clean_log($_) foreach @nodes;
+
+done_testing();

@@ -1,0 +1,192 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Space that dropped files still take is given back when it is needed, before an error
+# is reported (rule R15).  On a small file system of our own, in a user namespace.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd;
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant MB => 1024 * 1024;
+
+BEGIN
+{
+	need_injection_points();
+	if (!defined $ENV{LAZYDROP_SMALL_DISK})
+	{
+		# Mount it, and run this again.
+		my $directory = Cwd::abs_path(PostgreSQL::Test::Utils::tempdir());
+		my @unshare = (
+			'unshare', '--user',
+			'--map-current-user', '--mount',
+			'--keep-caps');
+		my $mount = 'mount -t tmpfs -o size=200m tmpfs "$0"';
+		plan skip_all => 'cannot mount a file system here'
+		  if system("@unshare sh -c '$mount' '$directory' >/dev/null 2>&1")
+		  != 0;
+		$ENV{LAZYDROP_SMALL_DISK} = $directory;
+		exec(@unshare, 'sh', '-c', "$mount && exec \"\$@\"",
+			$directory, $^X, (map { "-I$_" } @INC), $0)
+		  or die "could not run unshare: $!";
+	}
+}
+
+my $disk = $ENV{LAZYDROP_SMALL_DISK};
+
+# A table that leaves less than 40 MB on the disk, without a lot of WAL; dropped, and
+# its files are left.
+sub drop_large_table
+{
+	my ($node, $megabytes) = @_;
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE TABLE large (a text) TABLESPACE ts;
+		ALTER TABLE large ALTER a SET STORAGE plain});
+	my $path =
+	  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('large')});
+	$path = $node->data_dir . "/$path";
+	foreach my $segno (1, 2)
+	{
+		open(my $file, '>', "$path.$segno")
+		  or die "could not create $path.$segno: $!";
+		print $file 'x' x MB foreach 1 .. $megabytes / 2;
+		close($file) or die "could not write $path.$segno: $!";
+	}
+	$node->safe_psql('postgres', 'DROP TABLE large');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	ok(-e "$path.2", 'its files are there');
+	return;
+}
+
+# --- relations and temporary files ---------------------------------------------------------
+
+mkdir "$disk/ts" or die "could not create $disk/ts: $!";
+my $node = start_quiet_node(
+	'node',
+	'fsync' => 'off',
+	'max_wal_size' => '4GB',
+	'temp_tablespaces' => 'ts',
+	'work_mem' => '64kB');
+$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$node->safe_psql('postgres', "CREATE TABLESPACE ts LOCATION '$disk/ts'");
+foreach my $case (
+	[
+		'a large table',
+		q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 70000)}
+	],
+	[
+		'single blocks',
+		q{CREATE TABLE t (a text) TABLESPACE ts; ALTER TABLE t ALTER a SET STORAGE plain;
+		DO $$ BEGIN FOR i IN 1 .. 10000 LOOP INSERT INTO t VALUES (repeat('x', 7000)); END LOOP; END $$}
+	],
+	[
+		'an index',
+		q{CREATE TABLE t AS SELECT a FROM generate_series(1, 3500000) AS a;
+		CREATE INDEX ON t (a) TABLESPACE ts}
+	],
+	[
+		'a temporary file',
+		q{SELECT count(*) FROM (SELECT a FROM generate_series(1, 4000000) AS a ORDER BY hashint4(a) OFFSET 1) AS s}
+	])
+{
+	my ($what, $sql) = @$case;
+	hold_at($node, 'lazydrop-removal');
+	drop_large_table($node, 170);
+	is($node->psql('postgres', $sql, on_error_die => 0),
+		0, "there is space for $what");
+	my $stats = stats($node);
+	cmp_ok($stats->{pending_bytes},
+		'<', 170 * MB, 'since some of the files have been removed');
+	release($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', 'DROP TABLE IF EXISTS t');
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+	$node->safe_psql('postgres', 'CHECKPOINT');
+}
+
+# The files of a database.
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
+	my ($directory) = glob(
+		"$disk/ts/PG_18_*/"
+		  . $node->safe_psql(
+			'postgres', q{SELECT oid FROM pg_database WHERE datname = 'd'}));
+	hold_at($node, 'lazydrop-removal');
+	open(my $file, '>', "$directory/999999")
+	  or die "could not create a file: $!";
+	print $file 'x' x MB foreach 1 .. 160;
+	close($file) or die "could not write a file: $!";
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	is( $node->psql(
+			'postgres',
+			q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 70000)}
+		),
+		0,
+		'there is space that a dropped database has');
+	release($node, 'lazydrop-removal');
+	wait_for_stats($node, q{s->>'pending_databases' = '0'});
+	is_deeply([ glob("$directory*") ], [], 'and its directory goes');
+	$node->safe_psql('postgres', 'DROP TABLE t; CHECKPOINT' =~ s/; /;\n/r);
+}
+
+# When there is nothing more to give back, there is an error, as ever.
+{
+	hold_at($node, 'lazydrop-removal');
+	drop_large_table($node, 100);
+	my ($ret, $out, $err) = $node->psql('postgres',
+		q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 300000)}
+	);
+	isnt($ret, 0, 'there is no space for a table that is too large');
+	like(
+		$err,
+		qr/could not extend file .*No space left on device/,
+		'which is an error');
+	is(stats($node)->{pending_bytes}, 0, 'after all files have been removed');
+	release($node, 'lazydrop-removal');
+}
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'the log is clean');
+
+# --- WAL --------------------------------------------------------------------------------------
+
+# The server would PANIC.
+{
+	mkdir "$disk/ts2" or die "could not create $disk/ts2: $!";
+	my $wal = PostgreSQL::Test::Cluster->new('wal');
+	$wal->init(
+		extra => [ '--waldir' => "$disk/wal", '--wal-segsize' => '1' ]);
+	$wal->append_conf(
+		'postgresql.conf', q{
+		autovacuum = off
+		checkpoint_timeout = 1h
+		max_wal_size = 10GB
+		lazydrop.pass_delay = 0
+		wal_level = replica});
+	$wal->start;
+	$wal->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+	$wal->safe_psql('postgres', "CREATE TABLESPACE ts LOCATION '$disk/ts2'");
+	hold_at($wal, 'lazydrop-removal');
+	drop_large_table($wal, 150);
+	my $start = $wal->lsn('insert');
+	$wal->psql('postgres',
+		q{SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1000000))) FROM generate_series(1, 100)}
+	);
+	is( $wal->safe_psql(
+			'postgres', "SELECT pg_current_wal_lsn() - '$start' > 95000000"),
+		't',
+		'there is space for WAL');
+	release($wal, 'lazydrop-removal');
+	$wal->stop;
+	unlike(slurp_file($wal->logfile),
+		qr/PANIC|TRAP|ERROR/, 'the log is clean');
+}
+
+done_testing();

@@ -1,0 +1,107 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# The worker is stuck in a system call on a file that it removes.  Nobody else is, but
+# for somebody who would create a file under that name (rules R5, R6, R16).
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_node stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_injection_points();
+
+use constant MB => 1024 * 1024;
+
+my $primary = start_quiet_node('primary', 'fsync' => 'on');
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+my @nodes = ($primary, $standby);
+my $nothing =
+  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
+
+sub run_on_primary
+{
+	$primary->safe_psql('postgres', $_) foreach @_;
+	return;
+}
+
+run_on_primary(q{CREATE TABLESPACE ts LOCATION ''},
+	'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a');
+my $path =
+  $primary->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+$primary->wait_for_replay_catchup($standby);
+foreach my $node (@nodes)
+{
+	add_segments($node, $path, 2, 40 * MB);
+	hold_at($node, 'lazydrop-step');
+}
+run_on_primary('DROP TABLE t');
+$primary->wait_for_replay_catchup($standby);
+wait_for_wait($_, 'lazydrop-step', 'lazy drop worker') foreach @nodes;
+
+# --- on the primary --------------------------------------------------------------------
+
+run_on_primary('CHECKPOINT');
+is_deeply([ relation_files($primary, $path) ],
+	[], 'a checkpoint removes what the worker is at');
+run_on_primary('DROP TABLESPACE ts');
+pass('so does DROP TABLESPACE');
+$primary->wait_for_replay_catchup($standby);
+is_deeply([ relation_files($standby, $path) ], [], 'and its replay');
+is(stats($primary)->{pending_relations},
+	1, 'the entry stays, and keeps the name from coming back');
+release($primary, 'lazydrop-step');
+wait_for_stats($primary, $nothing);
+
+# Somebody who creates a database under an OID that the worker is at.
+{
+	run_on_primary('CREATE DATABASE d');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	hold_at($primary, 'lazydrop-step');
+	run_on_primary('DROP DATABASE d');
+	wait_for_wait($primary, 'lazydrop-step', 'lazy drop worker');
+	my $creator = $primary->background_psql('postgres');
+	$creator->query_until(qr/begun/,
+		"\\echo begun\nCREATE DATABASE e OID $oid;\n\\echo done\n");
+	wait_for_wait($primary, 'LazyDropSettle', 'client backend');
+	is_deeply([ database_directories($primary, $oid) ],
+		[], 'a creator removes the rest, and then waits for the worker');
+	release($primary, 'lazydrop-step');
+	$creator->query_until(qr/done/, "\n");
+	$creator->quit;
+	$primary->safe_psql('e', 'CREATE TABLE t AS SELECT 1 AS a');
+	$primary->restart;
+	is($primary->safe_psql('e', 'SELECT a FROM t'),
+		1, 'what it has created is there');
+}
+
+# --- promotion -----------------------------------------------------------------------------
+
+$primary->wait_for_replay_catchup($standby);
+run_on_primary('CREATE UNLOGGED TABLE u AS SELECT 1 AS a',
+	'CREATE DATABASE f');
+my $oid = $primary->safe_psql('postgres',
+	q{SELECT oid FROM pg_database WHERE datname = 'f'});
+run_on_primary('DROP DATABASE f');
+$primary->wait_for_replay_catchup($standby);
+$standby->promote;
+is_deeply([ database_directories($standby, $oid) ],
+	[], 'promotion does not wait for the worker');
+is($standby->safe_psql('postgres', 'SELECT count(*) FROM u'),
+	0, 'and resets unlogged tables');
+release($standby, 'lazydrop-step');
+wait_for_stats($standby, $nothing);
+
+stop_with_clean_log($_) foreach @nodes;
+
+done_testing();

@@ -291,8 +291,7 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 }
 
 /*
- * Tell how far the dropper of so many entries has come with their files.  When that
- * is LAZYDROP_FILES_NONE, it leaves them where they are.
+ * Tell how far the dropper of so many entries has come with their files.
  */
 static void
 AdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
@@ -311,7 +310,6 @@ AdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 		LazyDropSetFiles(entry, files);
 		if (!entry->buffers)
 			wake = true;
-		LazyDropDeleteIfDone(entry);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
@@ -688,16 +686,16 @@ MakeRoom(int n)
 
 /*
  * Put entries into the set, all of them or none (rule R6), and wake the worker.
- * "files" has for each what is to be done about its files.  Returns whether they
- * are there.
+ * "files" is what is to be done about the files of the first nfiles of them; nothing
+ * is about those of the others.  Returns whether they are there.
  *
  * The worker is woken before FinishBurial, because that can be interrupted.  The
  * entries are complete (rule R7), and it settles none too early: a write or a read
  * that is under way has its buffer pinned.
  */
 static bool
-AddEntries(const RelFileLocator *locators, const LazyDropFiles *files, int n,
-		   XLogRecPtr lsn)
+AddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
+		   int nfiles, XLogRecPtr lsn)
 {
 	bool		wake;
 	bool		fits;
@@ -714,7 +712,8 @@ AddEntries(const RelFileLocator *locators, const LazyDropFiles *files, int n,
 	fits = HasRoom(n);
 	for (int i = 0; fits && i < n; i++)
 	{
-		if (!AddEntry(&locators[i], files[i], lsn, now))
+		if (!AddEntry(&locators[i],
+					  i < nfiles ? files : LAZYDROP_FILES_NONE, lsn, now))
 			elog(PANIC, "lazy drop set is full");
 	}
 	wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
@@ -747,8 +746,7 @@ void
 LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 {
 	RelFileLocator *locators;
-	LazyDropFiles *files;
-	LazyDropFiles what;
+	LazyDropFiles files;
 	int			n = 0;
 
 	just_buried = NULL;
@@ -763,32 +761,27 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		return;
 
 	INJECTION_POINT("lazydrop-bury", NULL);
-	what = FilesOfBurial(durable);
+	files = FilesOfBurial(durable);
 	locators = palloc_array(RelFileLocator, n);
-	files = palloc_array(LazyDropFiles, n);
 	n = 0;
 	for (int i = 0; i < nrels; i++)
 	{
-		if (RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
-			continue;
-		locators[n] = rels[i]->smgr_rlocator.locator;
-		files[n++] = what;
+		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
+			locators[n++] = rels[i]->smgr_rlocator.locator;
 	}
 
 	/*
 	 * All or none: when one has to be looked for in all of the headers, the
 	 * others cost nothing more, and the set has room for other droppers.
 	 */
-	if (!AddEntries(locators, files, n, durable))
+	if (!AddEntries(locators, n, files, n, durable))
 	{
 		pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
-		pfree(files);
 		pfree(locators);
 		return;
 	}
-	pfree(files);
 	pg_atomic_fetch_add_u64(&LazyDropCtl->buried_relations, n);
-	if (what != LAZYDROP_FILES_NONE)
+	if (files != LAZYDROP_FILES_NONE)
 		nburying = n;
 
 	qsort(locators, n, sizeof(RelFileLocator), LazyDropCompareLocators);
@@ -999,14 +992,14 @@ LazyDropXactCallback(XactEvent event, void *arg)
 
 /*
  * Bury a database in so many tablespaces, or in none when they do not all fit
- * (rule R6).  "files" has for each tablespace what is to be done about its
- * directory.  Returns whether it is buried.  The caller goes on with FinishBurial.
+ * (rule R6).  "files" is what is to be done about the first ndirs directories.
+ * Returns whether it is buried.  The caller goes on with FinishBurial.
  */
 static bool
-BuryDatabase(const RelFileLocator *locators, const LazyDropFiles *files, int n,
-			 XLogRecPtr lsn)
+BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
+			 int ndirs, XLogRecPtr lsn)
 {
-	bool		fits = AddEntries(locators, files, n, lsn);
+	bool		fits = AddEntries(locators, n, files, ndirs, lsn);
 
 	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->buried_databases :
 							&LazyDropCtl->sync_fallbacks, 1);
@@ -1178,8 +1171,7 @@ bool
 LazyDropDropDatabase(Oid dboid)
 {
 	RelFileLocator *locators;
-	LazyDropFiles *files;
-	LazyDropFiles what;
+	LazyDropFiles files;
 	int			nlocators;
 	Directories dirs;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
@@ -1189,7 +1181,6 @@ LazyDropDropDatabase(Oid dboid)
 		return false;
 
 	locators = DatabaseDirectories(dboid, &nlocators, &dirs.n);
-	files = palloc0_array(LazyDropFiles, nlocators);
 	dirs.locators = palloc_array(RelFileLocator, Max(dirs.n, 1));
 	memcpy(dirs.locators, locators, dirs.n * sizeof(RelFileLocator));
 
@@ -1199,12 +1190,10 @@ LazyDropDropDatabase(Oid dboid)
 	if (dirs.n > 0)
 		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
 	INJECTION_POINT("lazydrop-database-logged", NULL);
-	what = FilesOfBurial(lsn);
-	for (int i = 0; i < dirs.n; i++)
-		files[i] = what;
+	files = FilesOfBurial(lsn);
 	if (MayBury(1))
-		buried = BuryDatabase(locators, files, nlocators, lsn);
-	dirs.deferred = buried && what != LAZYDROP_FILES_NONE;
+		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
+	dirs.deferred = buried && files != LAZYDROP_FILES_NONE;
 	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
 
 	if (buried)
@@ -1238,7 +1227,6 @@ LazyDropDropDatabase(Oid dboid)
 	INJECTION_POINT("lazydrop-database-ready", NULL);
 
 	pfree(dirs.locators);
-	pfree(files);
 	pfree(locators);
 	return true;
 }
@@ -1256,8 +1244,7 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 						 XLogRecPtr lsn)
 {
 	RelFileLocator *locators;
-	LazyDropFiles *files;
-	LazyDropFiles what;
+	LazyDropFiles files;
 	bool		buried;
 
 	redo_deferred = false;
@@ -1266,25 +1253,23 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 	if (ntablespaces == 0 || !MayBury(1))
 		return false;
 
-	what = FilesOfBurial(InvalidXLogRecPtr);
+	files = FilesOfBurial(InvalidXLogRecPtr);
 	locators = palloc_array(RelFileLocator, ntablespaces);
-	files = palloc_array(LazyDropFiles, ntablespaces);
 	for (int i = 0; i < ntablespaces; i++)
 	{
 		locators[i].spcOid = tablespaces[i];
 		locators[i].dbOid = dboid;
 		locators[i].relNumber = InvalidRelFileNumber;
-		files[i] = what;
 	}
-	buried = BuryDatabase(locators, files, ntablespaces, InvalidXLogRecPtr);
+	buried = BuryDatabase(locators, ntablespaces, files, ntablespaces,
+						  InvalidXLogRecPtr);
 	if (buried)
 	{
-		redo_deferred = what != LAZYDROP_FILES_NONE;
+		redo_deferred = files != LAZYDROP_FILES_NONE;
 		qsort(locators, ntablespaces, sizeof(RelFileLocator),
 			  LazyDropCompareLocators);
 		FinishBurial(locators, ntablespaces);
 	}
-	pfree(files);
 	pfree(locators);
 	return buried;
 }

@@ -29,7 +29,8 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
+  wait_for_wait wait_until relation_files add_segments need_injection_points
+  start_quiet_node stop_with_clean_log start_quiet_pair wait_for_nothing);
 
 =pod
 
@@ -247,6 +248,42 @@ sub start_quiet_node
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
 	return $node;
+}
+
+=pod
+
+=item start_quiet_pair(%settings)
+
+Such a server, with injection points, and a standby of it.  Returns both.
+
+=cut
+
+sub start_quiet_pair
+{
+	my (%settings) = @_;
+	my $primary = start_quiet_node('primary', %settings);
+	$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+	$primary->backup('backup');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	$standby->start;
+	return ($primary, $standby);
+}
+
+=pod
+
+=item wait_for_nothing(@nodes)
+
+Wait until nothing is pending.
+
+=cut
+
+sub wait_for_nothing
+{
+	wait_for_stats($_,
+		q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'})
+	  foreach @_;
+	return;
 }
 
 =pod

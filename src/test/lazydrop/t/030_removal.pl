@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -25,8 +25,6 @@ my $node = start_quiet_node(
 	'max_prepared_transactions' => '5');
 $node->safe_psql('postgres',
 	'CREATE EXTENSION injection_points; CREATE EXTENSION pg_buffercache');
-my $nothing =
-  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
 
 # A table with an index, all forks, and dirty pages.  Returns the paths.
 sub create_table
@@ -83,7 +81,7 @@ sub all_files
 	}
 
 	release($node, 'lazydrop-removal');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	is_deeply([ all_files(@paths) ],
 		\@paths, 'the first segments stay until the next checkpoint');
 	is(-s $node->data_dir . "/$_", 0, 'and are empty') foreach @paths;
@@ -104,7 +102,7 @@ sub all_files
 {
 	my @paths = create_table('t');
 	add_segments($node, $paths[0], 3, 3 * MB);
-	$node->safe_psql('postgres', 'DROP INDEX IF EXISTS no; CHECKPOINT');
+	$node->safe_psql('postgres', 'CHECKPOINT');
 	hold_at($node, 'lazydrop-removal-step');
 	$node->safe_psql('postgres', 'DROP TABLE t');
 	my @seen;
@@ -277,7 +275,7 @@ sub all_files
 			'>', $before, "$end PREPARED leaves files to the worker");
 	}
 	release($node, 'lazydrop-removal');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 }
 
 # --- sync requests of a second segment (rule R2) ------------------------------------------------
@@ -297,7 +295,7 @@ sub all_files
 		'(131072,1)', 'a row in the second segment');
 	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	is_deeply([ grep { $_ ne $path } all_files($path) ],
 		[], 'is removed before it is synced');
 	$node->safe_psql('postgres', 'CHECKPOINT');
@@ -321,7 +319,7 @@ SKIP:
 	symlink("$elsewhere/soft", "$directory/999999")
 	  or die "could not make a symbolic link: $!";
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	ok(!-e $directory, 'a directory with links is removed');
 	is((-s "$elsewhere/hard") . ' ' . (-s "$elsewhere/soft"),
 		'3 4', 'and what they lead to is left alone');
@@ -343,7 +341,7 @@ SKIP:
 		'a dropper fails after the commit');
 	$node->safe_psql('postgres',
 		q{SELECT injection_points_detach('lazydrop-forgotten')});
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	pass('and nobody waits for it');
 	$node->restart;
@@ -361,7 +359,7 @@ SKIP:
 	my $offset = -s $node->logfile;
 	chmod 0500, $directory or die "could not change $directory: $!";
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	my $log = slurp_file($node->logfile, $offset);
 	like(
 		$log,
@@ -383,7 +381,7 @@ SKIP:
 	chmod 0500, $database or die "could not change $database: $!";
 	$offset = -s $node->logfile;
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_stats($node, $nothing);
+	wait_for_nothing($node);
 	$log = slurp_file($node->logfile, $offset);
 	like(
 		$log,

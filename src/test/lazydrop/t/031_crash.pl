@@ -12,7 +12,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_node);
+  qw(wait_for_nothing hold_at wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_pair);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -21,24 +21,15 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my $seed = $ENV{LAZYDROP_TEST_SEED} // int(rand(1_000_000));
+my $seed = $ENV{LAZYDROP_TEST_SEED} || int(rand(1_000_000));
 srand($seed);
 note "LAZYDROP_TEST_SEED=$seed";
 
-my $primary = start_quiet_node(
-	'primary',
+my ($primary, $standby) = start_quiet_pair(
 	'fsync' => 'on',
 	'max_wal_size' => '4GB',
 	'restart_after_crash' => 'on');
-$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
-
-my $nothing =
-  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
 
 # Which process comes to a point.  A table and a database are dropped, so that the
 # dropper comes by each of its points; the worker is held back for the checkpointer.
@@ -53,11 +44,6 @@ my %dropper = (
 my @worker = map { "lazydrop-$_" }
   qw(worker pass pass-end removal removal-step removal-end);
 my @checkpointer = map { "lazydrop-checkpoint$_" } ('', '-step', '-end');
-
-my %running = (
-	'startup' => 'startup',
-	'checkpointer' => 'checkpointer',
-	'lazy drop worker' => 'lazy drop worker');
 
 # Let a node die: all at once, or one of its processes and then the others.  With
 # restart_after_crash, the server comes back by itself.
@@ -88,7 +74,9 @@ sub let_die
 	if ($fault eq 'startup')
 	{
 		# This one ends the server.
-		$node->poll_until_stopped();
+		wait_until(sub { !-e $node->data_dir . '/postmaster.pid' })
+		  or die 'the server did not stop';
+		$node->_update_pid(0);
 		$node->start;
 	}
 	else
@@ -98,21 +86,6 @@ sub let_die
 		$node->poll_query_until('postgres', 'SELECT true');
 	}
 	return "kill -9 of $fault";
-}
-
-# When the postmaster goes by itself, the test must notice.
-sub PostgreSQL::Test::Cluster::poll_until_stopped
-{
-	my ($self) = @_;
-	my $pidfile = $self->data_dir . '/postmaster.pid';
-	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		last unless -e $pidfile;
-		Time::HiRes::usleep(100_000);
-	}
-	-e $pidfile and die 'the server did not stop';
-	$self->_update_pid(0);
-	return;
 }
 
 my $round = 0;
@@ -150,7 +123,7 @@ sub try
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	$primary->wait_for_replay_catchup($standby);
-	wait_for_stats($_, $nothing) foreach ($primary, $standby);
+	wait_for_nothing($primary, $standby);
 	if ($node == $standby)
 	{
 		$standby->safe_psql('postgres', 'CHECKPOINT');
@@ -192,7 +165,7 @@ sub try
 
 	# What is dropped by the catalogs is gone, and what is not is there.
 	$primary->wait_for_replay_catchup($standby);
-	wait_for_stats($_, $nothing) foreach ($primary, $standby);
+	wait_for_nothing($primary, $standby);
 	my $what = "$name at $point, $fault, full_page_writes $fpw";
 	my $there = $node->safe_psql('postgres',
 		q{SELECT count(*) FROM pg_class WHERE relname = 't'});
@@ -230,7 +203,7 @@ sub try
 	{
 		$primary->safe_psql('postgres', 'DROP DATABASE d');
 		$primary->wait_for_replay_catchup($standby);
-		wait_for_stats($node, $nothing);
+		wait_for_nothing($node);
 		is_deeply([ database_directories($node, $oid) ],
 			[], "$what: the database can be dropped again");
 	}

@@ -9,26 +9,17 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until add_segments database_directories dbase_drop_records need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 need_injection_points();
 
-my $primary = start_quiet_node(
-	'primary',
+my ($primary, $standby) = start_quiet_pair(
 	'fsync' => 'on',
 	'lazydrop.max_pending' => '16',
 	'log_checkpoints' => 'on');
-$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
-
-my $nothing =
-  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
 
 # A database "d" with dirty pages.  Returns its OID.
 sub create_database
@@ -77,7 +68,7 @@ foreach my $case (
 	is_deeply([ database_directories($primary, $oid) ],
 		[], "$what: the directory is gone")
 	  if $setting ne '';
-	wait_for_stats($primary, $nothing);
+	wait_for_nothing($primary);
 	is_deeply([ database_directories($primary, $oid) ],
 		[], "$what: and stays so");
 
@@ -159,7 +150,7 @@ foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 		"$point: and DROP DATABASE goes on");
 }
 release($primary, 'lazydrop-removal');
-wait_for_stats($primary, $nothing);
+wait_for_nothing($primary);
 
 # --- sync requests ---------------------------------------------------------------------------
 
@@ -183,7 +174,7 @@ wait_for_stats($primary, $nothing);
 	release($primary, 'lazydrop-checkpoint');
 	release($primary, 'lazydrop-removal');
 	$_->quit foreach ($checkpoint, $drop);
-	wait_for_stats($primary, $nothing);
+	wait_for_nothing($primary);
 	is_deeply([ database_directories($primary, $oid) ],
 		[], 'which they are then');
 }
@@ -223,7 +214,7 @@ foreach my $deferred ('on', 'off')
 	$primary->safe_psql('postgres',
 		q{SELECT injection_points_wakeup('lazydrop-buried')});
 	$_->quit foreach ($session, $drop);
-	wait_for_stats($primary, $nothing);
+	wait_for_nothing($primary);
 	is( $primary->safe_psql(
 			'postgres',
 			"SELECT datconnlimit FROM pg_database WHERE oid = $oid"),
@@ -241,7 +232,7 @@ foreach my $deferred ('on', 'off')
 		qr/cannot alter invalid database "d"/,
 		"$what: which cannot be moved");
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_stats($primary, $nothing);
+	wait_for_nothing($primary);
 	is( $primary->safe_psql(
 			'postgres', "SELECT count(*) FROM pg_database WHERE oid = $oid"),
 		0,
@@ -287,7 +278,7 @@ $primary->poll_query_until('postgres',
 	is(scalar(grep { -e $primary->data_dir . "/$path{$_}.1" } @large),
 		16, 'and what fits is left to the worker');
 	release($primary, 'lazydrop-removal');
-	wait_for_stats($primary, $nothing);
+	wait_for_nothing($primary);
 	is(scalar(grep { -e $primary->data_dir . "/$path{$_}.1" } @large),
 		0, 'which removes it');
 }
@@ -335,7 +326,7 @@ $primary->poll_query_until('postgres',
 	);
 	release($standby, 'lazydrop-buried');
 	$primary->wait_for_replay_catchup($standby);
-	wait_for_stats($standby, $nothing);
+	wait_for_nothing($standby);
 	is_deeply([ database_directories($standby, $oid) ],
 		[], 'then the directory goes');
 }

@@ -11,7 +11,7 @@ use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats hold_at release wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
@@ -21,17 +21,11 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my $primary = start_quiet_node(
-	'primary',
+my ($primary, $standby) = start_quiet_pair(
 	'fsync' => 'on',
 	'log_checkpoints' => 'on',
 	'wal_log_hints' => 'on',
 	'wal_keep_size' => '1GB');
-$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
 my @nodes = ($primary, $standby);
 
 # The worker comes to a drop, and stops.
@@ -154,6 +148,16 @@ sub path_of
 	release_workers();
 }
 
+sub has_all_rows
+{
+	my ($node, $what) = @_;
+	is( $node->safe_psql(
+			'moving', q{SELECT string_agg(a::text, ' ' ORDER BY a) FROM u}),
+		'0 1 2 3 4',
+		$what);
+	return;
+}
+
 # A database is moved there and back, with drops in it and dirty pages.
 {
 	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
@@ -176,27 +180,14 @@ sub path_of
 	# A table is moved back into the directory that is to be removed.
 	$primary->safe_psql('moving', 'ALTER TABLE u SET TABLESPACE pg_default');
 	$primary->wait_for_replay_catchup($standby);
-	foreach my $node (@nodes)
-	{
-		is( $node->safe_psql(
-				'moving',
-				q{SELECT string_agg(a::text, ' ' ORDER BY a) FROM u}),
-			'0 1 2 3 4',
-			'a database moved there and back on ' . $node->name);
-	}
+	has_all_rows($_, 'a database moved there and back on ' . $_->name)
+	  foreach @nodes;
 	release_workers();
 	$primary->safe_psql('postgres', 'CHECKPOINT');
 	$primary->wait_for_replay_catchup($standby);
 	$_->restart foreach @nodes;
 	$primary->wait_for_replay_catchup($standby);
-	foreach my $node (@nodes)
-	{
-		is( $node->safe_psql(
-				'moving',
-				q{SELECT string_agg(a::text, ' ' ORDER BY a) FROM u}),
-			'0 1 2 3 4',
-			'and after a restart of ' . $node->name);
-	}
+	has_all_rows($_, 'and after a restart of ' . $_->name) foreach @nodes;
 }
 
 # --- a backup in the middle ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -18,15 +18,8 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my $primary = start_quiet_node('primary', 'fsync' => 'on');
-$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
+my ($primary, $standby) = start_quiet_pair('fsync' => 'on');
 my @nodes = ($primary, $standby);
-my $nothing =
-  q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
 
 sub run_on_primary
 {
@@ -60,7 +53,7 @@ is_deeply([ relation_files($standby, $path) ], [], 'and its replay');
 is(stats($primary)->{pending_relations},
 	1, 'the entry stays, and keeps the name from coming back');
 release($primary, 'lazydrop-step');
-wait_for_stats($primary, $nothing);
+wait_for_nothing($primary);
 
 # Somebody who creates a database under an OID that the worker is at.
 {
@@ -100,7 +93,7 @@ is_deeply([ database_directories($standby, $oid) ],
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM u'),
 	0, 'and resets unlogged tables');
 release($standby, 'lazydrop-step');
-wait_for_stats($standby, $nothing);
+wait_for_nothing($standby);
 
 stop_with_clean_log($_) foreach @nodes;
 

@@ -229,10 +229,10 @@ extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg, bool no_oom);
 
 /* lazydrop_files.c */
-extern bool LazyDropFindJob(LazyDropFiles least, uint64 max_bytes,
-							uint64 first_serial, uint64 last_serial,
-							LazyDropMatch matches, const void *arg,
-							LazyDropJob *job);
+extern int	LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes,
+							 uint64 first_serial, uint64 last_serial,
+							 LazyDropMatch matches, const void *arg,
+							 LazyDropJob *jobs, int njobs);
 extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
 extern void LazyDropRemoveDirectory(Oid spcoid, Oid dboid);
 

@@ -677,8 +677,8 @@ MakeRoom(int n)
 							NULL, NULL, true);
 	for (int i = 0; i < n && !HasRoom(n); i++)
 	{
-		if (!LazyDropFindJob(LAZYDROP_FILES_READY, SMALL_RELATION, 0,
-							 PG_UINT64_MAX, NULL, NULL, &job))
+		if (LazyDropFindJobs(LAZYDROP_FILES_READY, SMALL_RELATION, 0,
+							 PG_UINT64_MAX, NULL, NULL, &job, 1) == 0)
 			break;
 		LazyDropRemoveFiles(&job, NULL);
 	}
@@ -1493,16 +1493,23 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 		bool		more_files = false;
 		bool		can_own = false;
 		int64		steal_before;
-		LazyDropJob job;
+		LazyDropJob jobs[100];
+		int			njobs;
 		dlist_iter	iter;
 
-		/* Files are removed by whoever needs them gone, at full speed. */
-		if (LazyDropFindJob(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0, last_serial,
-							matches, arg, &job))
-		{
+		/*
+		 * Files are removed by whoever needs them gone, at full speed.  What
+		 * matches is found by looking at all entries, so not for each anew.
+		 */
+		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
+								 last_serial, matches, arg, jobs,
+								 lengthof(jobs));
+		for (int i = 0; i < njobs; i++)
+			LazyDropRemoveFiles(&jobs[i], SettlePause);
+		if (njobs > 0)
 			settled = true;
-			LazyDropRemoveFiles(&job, SettlePause);
-		}
+		if (njobs == lengthof(jobs))
+			continue;
 
 		/*
 		 * Wait a while for a pass that is at it.  It may be stuck, and

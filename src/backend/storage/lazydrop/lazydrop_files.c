@@ -72,16 +72,17 @@ static uint64 freed_bytes = 0;
  */
 
 /*
- * Find an entry whose files are to be removed, one of the oldest: that are at least in
+ * Find entries whose files are to be removed, the oldest ones: that are at least in
  * the given state, take at most so many bytes, and whose entry has a serial number
- * between these and matches, if "matches" is given.
+ * between these and matches, if "matches" is given.  Returns how many there are, up
+ * to njobs.
  */
-bool
-LazyDropFindJob(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
-				uint64 last_serial, LazyDropMatch matches, const void *arg,
-				LazyDropJob *job)
+int
+LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
+				 uint64 last_serial, LazyDropMatch matches, const void *arg,
+				 LazyDropJob *jobs, int njobs)
 {
-	bool		found = false;
+	int			found = 0;
 	dlist_iter	iter;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
@@ -101,12 +102,12 @@ LazyDropFindJob(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
 			 !RelFileNumberIsValid(entry->locator.relNumber)))
 			continue;
 
-		job->entry = entry;
-		job->serial = entry->serial;
-		job->locator = entry->locator;
-		job->keep_first = entry->keep_first;
-		found = true;
-		break;
+		jobs[found].entry = entry;
+		jobs[found].serial = entry->serial;
+		jobs[found].locator = entry->locator;
+		jobs[found].keep_first = entry->keep_first;
+		if (++found == njobs)
+			break;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	return found;
@@ -556,8 +557,8 @@ LazyDropCheckPoint(void)
 	{
 		LazyDropJob job;
 
-		if (LazyDropFindJob(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX, 0,
-							last_serial, NULL, NULL, &job))
+		if (LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX, 0,
+							 last_serial, NULL, NULL, &job, 1) > 0)
 		{
 			waited = true;
 			LazyDropRemoveFiles(&job, CheckPointPause);
@@ -653,8 +654,9 @@ LazyDropFreeSpace(int error)
 
 		/* until one has something */
 		while (freed_bytes == 0 &&
-			   LazyDropFindJob(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX,
-							   tried + 1, PG_UINT64_MAX, NULL, NULL, &job))
+			   LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX,
+								tried + 1, PG_UINT64_MAX, NULL, NULL,
+								&job, 1) > 0)
 		{
 			if (RelFileNumberIsValid(job.locator.relNumber))
 				LazyDropRemoveFiles(&job, FreeSpacePause);

@@ -83,7 +83,10 @@ sub let_die
 	{
 		$node->wait_for_log(
 			qr/all server processes terminated; reinitializing/, $offset);
-		$node->poll_query_until('postgres', 'SELECT true');
+
+		# Without a query: a psql that could not connect reads none, and that
+		# is an error of who writes it.
+		$node->poll_query_until('postgres', undef, '');
 	}
 	return "kill -9 of $fault";
 }

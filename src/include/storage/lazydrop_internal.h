@@ -131,7 +131,7 @@ typedef struct LazyDropShared
 
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their burial */
-	dlist_head	removals;		/* those with files */
+	dlist_head	removals;		/* those with files, by serial number */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
@@ -163,6 +163,12 @@ typedef struct LazyDropShared
 
 	/* broadcast when something about an entry has been done or given up */
 	ConditionVariable settled_cv;
+
+	/*
+	 * bytes that removals have freed, for those who look for space; some may
+	 * be counted twice
+	 */
+	pg_atomic_uint64 bytes_freed;
 
 	/* counters, for lazydrop.stats */
 	pg_atomic_uint64 passes;

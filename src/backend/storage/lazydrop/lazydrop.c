@@ -69,6 +69,9 @@
 #define CREATOR_PATIENCE_MS		1000
 #define DROPPER_PATIENCE_MS		10000
 
+/* How many entries that must be gone are looked for at once. */
+#define SETTLE_BATCH			100
+
 /* How many entries are deleted before the lock is let go for a moment. */
 #define DELETE_BATCH			256
 
@@ -252,6 +255,8 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 	if (files != LAZYDROP_FILES_NONE || entry->files == LAZYDROP_FILES_NONE)
 	{
 		entry->serial = ++LazyDropCtl->last_serial;
+		/* at the end of the removals, which are in order */
+		LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
 		LazyDropSetFiles(entry, files);
 		entry->keep_first = false;
 		entry->dropper = MyProcNumber;
@@ -1493,7 +1498,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 		bool		more_files = false;
 		bool		can_own = false;
 		int64		steal_before;
-		LazyDropJob jobs[100];
+		LazyDropJob jobs[SETTLE_BATCH];
 		int			njobs;
 		dlist_iter	iter;
 

@@ -15,8 +15,8 @@
  * steps, the entry is deleted, the name comes back, and it wakes up and goes on
  * (R5).  So an entry is not deleted while somebody is in a step, and a step begins
  * with a look whether the entry is still the same.  A step is a system call or
- * two; nothing that can fail with an error, and no lock, is held over it but that
- * mark, so that nobody else ever waits for the disk because of it.
+ * two (or the removal of a subdirectory that is not ours); no lock is held over it but
+ * that mark, so that nobody else ever waits for the disk because of it.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -65,6 +65,13 @@ typedef struct SegmentPath
 /* bytes freed by this process since it began to look for space */
 static uint64 freed_bytes = 0;
 
+/*
+ * A file that cannot be removed is warned of, as in md.c: we may be anybody.  Not the
+ * client of a session that only looks for space, because that may hold locks; and
+ * nobody (0) when it is left to others, who will find that, too.
+ */
+static int	complaint_level = WARNING;
+
 
 /* ---------------------------------------------------------------------
  * Steps
@@ -72,10 +79,10 @@ static uint64 freed_bytes = 0;
  */
 
 /*
- * Find entries whose files are to be removed, the oldest ones: that are at least in
- * the given state, take at most so many bytes, and whose entry has a serial number
- * between these and matches, if "matches" is given.  Returns how many there are, up
- * to njobs.
+ * Find entries whose files are to be removed, the oldest ones first: those that are at
+ * least in the given state, take at most max_bytes, have a serial number from
+ * first_serial to last_serial, and match, if "matches" is given.  Returns how many there
+ * are, up to njobs.
  */
 int
 LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
@@ -115,8 +122,7 @@ LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
 
 /*
  * Begin a step.  Returns false when there is nothing left to do.  Otherwise the
- * entry stays until EndStep, and the caller does nothing in between that can fail
- * with an error.
+ * entry stays until EndStep, which the caller sees to, whatever happens in between.
  */
 static bool
 BeginStep(const LazyDropJob *job)
@@ -165,10 +171,20 @@ EndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 		ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 }
 
+/*
+ * There is so much more space now.  Others who look for some are told at once, and
+ * more often than it is true rather than less (LazyDropFreeSpace).
+ */
+static void
+CountFreed(uint64 bytes)
+{
+	freed_bytes += bytes;
+	pg_atomic_fetch_add_u64(&LazyDropCtl->bytes_freed, bytes);
+}
+
 static bool
 Pause(LazyDropPause pause, uint64 bytes)
 {
-	freed_bytes += bytes;
 	return pause == NULL || pause(bytes);
 }
 
@@ -202,6 +218,7 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
 {
 	int			truncate_errno = 0;
 	int			unlink_errno = 0;
+	uint64		freed;
 
 	while (size > STEP_BYTES && truncate_errno == 0)
 	{
@@ -210,6 +227,8 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
 		if (!BeginStep(job))
 			return false;
 		truncate_errno = Shrink(path, new_size);
+		if (truncate_errno == 0)
+			CountFreed(size - new_size);
 		EndStep(job, 0, truncate_errno == 0 ? size - new_size : 0, false);
 		if (truncate_errno == 0)
 		{
@@ -225,15 +244,19 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
 		truncate_errno = Shrink(path, 0);
 	if (!keep && truncate_errno != ENOENT && unlink(path) < 0)
 		unlink_errno = errno;
-	EndStep(job, truncate_errno == ENOENT || unlink_errno != 0 ? 0 : 1,
-			truncate_errno == 0 ? size : 0, false);
 
-	/* Warnings, as in md.c: we may be anybody. */
+	/* A file system that has no space may unlink what it cannot truncate. */
+	freed = truncate_errno == 0 ||
+		(truncate_errno != ENOENT && !keep && unlink_errno == 0) ? size : 0;
+	CountFreed(freed);
+	EndStep(job, truncate_errno == ENOENT || unlink_errno != 0 ? 0 : 1,
+			freed, false);
+
 	*failed = false;
-	if (truncate_errno != 0 && truncate_errno != ENOENT)
+	if (truncate_errno != 0 && truncate_errno != ENOENT && complaint_level > 0)
 	{
 		errno = truncate_errno;
-		ereport(WARNING,
+		ereport(complaint_level,
 				(errcode_for_file_access(),
 				 errmsg("could not truncate file \"%s\": %m", path)));
 	}
@@ -241,11 +264,12 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
 	{
 		*failed = true;
 		errno = unlink_errno;
-		ereport(WARNING,
-				(errcode_for_file_access(),
-				 errmsg("could not remove file \"%s\": %m", path)));
+		if (complaint_level > 0)
+			ereport(complaint_level,
+					(errcode_for_file_access(),
+					 errmsg("could not remove file \"%s\": %m", path)));
 	}
-	return Pause(pause, truncate_errno == 0 ? size : 0);
+	return Pause(pause, freed);
 }
 
 /*
@@ -353,6 +377,36 @@ MeasureDirectory(const LazyDropJob *job, const List *files)
 }
 
 /*
+ * Remove what is not ours, in one step.  Returns false when there is nothing left to
+ * do for this job.
+ */
+static bool
+RemoveSubdirectory(const LazyDropJob *job, const char *path, bool *failed)
+{
+	if (!BeginStep(job))
+		return false;
+
+	/*
+	 * There may be no memory, or too many directories open.  A warning must
+	 * not let us be terminated.
+	 */
+	HOLD_INTERRUPTS();
+	PG_TRY();
+	{
+		*failed = !rmtree(path, true);
+	}
+	PG_CATCH();
+	{
+		EndStep(job, 0, 0, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	RESUME_INTERRUPTS();
+	EndStep(job, 0, 0, false);
+	return true;
+}
+
+/*
  * Remove a database's directory and all that is in it, as rmtree does.  Returns
  * false when we are to stop.
  */
@@ -402,8 +456,10 @@ RemoveDirectory(const LazyDropJob *job, LazyDropPause pause)
 		if (S_ISDIR(st.st_mode))
 		{
 			/* There are none, unless somebody has made them. */
-			if (!rmtree(file, true))
-				any_failed = true;
+			go_on = RemoveSubdirectory(job, file, &failed);
+			any_failed |= failed;
+			if (!go_on)
+				break;
 			continue;
 		}
 
@@ -593,7 +649,8 @@ FreeSpacePause(uint64 bytes)
 
 /*
  * Remove files in a database's directory, and leave the directory and whatever else
- * there is to others.  Allocates nothing, and closes no file of fd.c's.
+ * there is to others.  Not with palloc, and not with a file of fd.c's, for which that
+ * might close another.
  */
 static void
 FreeDirectory(const LazyDropJob *job)
@@ -602,6 +659,7 @@ FreeDirectory(const LazyDropJob *job)
 	char		file[MAXPGPATH * 2];
 	DIR		   *dir;
 	struct dirent *de;
+	int			save_level = complaint_level;
 
 	if (job->locator.spcOid == DEFAULTTABLESPACE_OID)
 		snprintf(path, sizeof(path), "base/%u", job->locator.dbOid);
@@ -612,6 +670,7 @@ FreeDirectory(const LazyDropJob *job)
 	dir = opendir(path);
 	if (dir == NULL)
 		return;
+	complaint_level = 0;
 	while ((de = readdir(dir)) != NULL)
 	{
 		struct stat st;
@@ -623,20 +682,26 @@ FreeDirectory(const LazyDropJob *job)
 			!RemoveFile(job, file, st.st_size, false, FreeSpacePause, &failed))
 			break;
 	}
+	complaint_level = save_level;
 	closedir(dir);
 }
 
 /*
  * Called when a write to a file has failed with that errno.  When that means that
- * there is no space, and removals are pending, make some space and return true: the
- * caller tries again (rule R15).  Otherwise errno is as given.
+ * there is no space, and there may be some now because files have been removed, by us
+ * or meanwhile by others, return true: the caller tries again, for as long as that is
+ * so, or until it is cancelled (rule R15).  Otherwise errno is as given.
  *
- * The caller may hold locks or be in a critical section: nobody is waited for, no
- * request is sent, nothing is allocated, and no error raised.
+ * The caller may hold locks or be in a critical section: nobody is waited for, nothing
+ * is sent, palloc is not called, and no error is raised.
  */
 bool
 LazyDropFreeSpace(int error)
 {
+	/* what had been freed by all when this was called last */
+	static uint64 last_bytes_freed = 0;
+
+	uint64		bytes_freed;
 	LazyDropJob job;
 	uint64		tried = 0;
 	bool		freed = false;
@@ -646,14 +711,19 @@ LazyDropFreeSpace(int error)
 		 || error == EDQUOT
 #endif
 		 ) && LazyDropCtl != NULL && MyProc != NULL &&
-		!LazyDropNothingPending())
+		(CritSectionCount > 0 || !(QueryCancelPending || ProcDiePending)))
 	{
-		/* A warning about a file must not let us be interrupted. */
+		/* to wait there takes memory */
+		if (CritSectionCount == 0)
+			INJECTION_POINT("lazydrop-free-space", NULL);
+
+		/* A message about a file must not let us be interrupted. */
 		HOLD_INTERRUPTS();
+		complaint_level = LOG_SERVER_ONLY;
 		freed_bytes = 0;
 
 		/* until one has something */
-		while (freed_bytes == 0 &&
+		while (freed_bytes == 0 && !LazyDropNothingPending() &&
 			   LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX,
 								tried + 1, PG_UINT64_MAX, NULL, NULL,
 								&job, 1) > 0)
@@ -664,7 +734,11 @@ LazyDropFreeSpace(int error)
 				FreeDirectory(&job);
 			tried = job.serial;
 		}
-		freed = freed_bytes > 0;
+
+		bytes_freed = pg_atomic_read_u64(&LazyDropCtl->bytes_freed);
+		freed = bytes_freed != last_bytes_freed;
+		last_bytes_freed = bytes_freed;
+		complaint_level = WARNING;
 		RESUME_INTERRUPTS();
 	}
 	errno = error;

@@ -264,6 +264,7 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->buried_databases, 0);
 	pg_atomic_init_u64(&LazyDropCtl->files_removed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->bytes_removed, 0);
+	pg_atomic_init_u64(&LazyDropCtl->bytes_freed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_waits, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_wait_us, 0);
 }

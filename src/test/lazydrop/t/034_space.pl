@@ -10,7 +10,7 @@ use Cwd;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node);
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_for_nothing need_injection_points start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -63,7 +63,7 @@ sub drop_large_table
 	$node->safe_psql('postgres', 'DROP TABLE large');
 	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
 	ok(-e "$path.2", 'its files are there');
-	return;
+	return $path;
 }
 
 # --- relations and temporary files ---------------------------------------------------------
@@ -111,20 +111,29 @@ foreach my $case (
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 
-# The files of a database.
+# A database with so much in a file of its own; dropped, and its files are left.  Returns
+# its directory.
+sub drop_large_database
 {
+	my ($megabytes) = @_;
 	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
 	my ($directory) = glob(
 		"$disk/ts/PG_18_*/"
 		  . $node->safe_psql(
 			'postgres', q{SELECT oid FROM pg_database WHERE datname = 'd'}));
-	hold_at($node, 'lazydrop-removal');
 	open(my $file, '>', "$directory/999999")
 	  or die "could not create a file: $!";
-	print $file 'x' x MB foreach 1 .. 160;
+	print $file 'x' x MB foreach 1 .. $megabytes;
 	close($file) or die "could not write a file: $!";
 	$node->safe_psql('postgres', 'DROP DATABASE d');
 	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	return $directory;
+}
+
+# The files of a database.
+{
+	hold_at($node, 'lazydrop-removal');
+	my $directory = drop_large_database(160);
 	is( $node->psql(
 			'postgres',
 			q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 70000)}
@@ -135,6 +144,95 @@ foreach my $case (
 	wait_for_stats($node, q{s->>'pending_databases' = '0'});
 	is_deeply([ glob("$directory*") ], [], 'and its directory goes');
 	$node->safe_psql('postgres', 'DROP TABLE t; CHECKPOINT' =~ s/; /;\n/r);
+}
+
+# Others remove all there is while a session looks for it.  Before that, there was nothing
+# for it.
+sub others_make_space
+{
+	my ($what, $drop, $others) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query(
+		q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 300000)}
+	);
+	like(
+		$session->{stderr},
+		qr/No space left on device/,
+		"$what: there was no space");
+	$session->{stderr} = '';
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+
+	hold_at($node, 'lazydrop-removal');
+	my $rows = $drop->();
+	$session->query(
+		q{SELECT injection_points_set_local();
+		SELECT injection_points_attach('lazydrop-free-space', 'wait');});
+	$session->query_until(
+		qr/begun/, qq{\\echo begun
+		CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, $rows);
+	});
+	wait_for_wait($node, 'lazydrop-free-space', 'client backend');
+	$others->();
+	release($node, 'lazydrop-free-space');
+	is($session->query('SELECT count(*) FROM t'),
+		$rows, "$what: space that others make is found");
+	$session->quit;
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_nothing($node);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	return;
+}
+
+others_make_space(
+	'a worker',
+	sub {
+		drop_large_table($node, 170);
+		return 70000;
+	},
+	sub {
+		release($node, 'lazydrop-removal');
+		wait_for_nothing($node);
+	});
+$node->safe_psql('postgres',
+	'CREATE TABLE other (a text) TABLESPACE ts; ALTER TABLE other ALTER a SET STORAGE plain'
+);
+others_make_space(
+	'somebody who needs some, too',
+	sub {
+		# small enough to be removed at once
+		drop_large_database(50);
+		return 140000;
+	},
+	sub {
+		$node->safe_psql('postgres',
+			q{INSERT INTO other SELECT repeat('x', 7000) FROM generate_series(1, 500)}
+		);
+		release($node, 'lazydrop-removal');
+	});
+$node->safe_psql('postgres', 'DROP TABLE other');
+wait_for_nothing($node);
+
+# Who looks for space may hold locks, so its client is not told of files that cannot be
+# removed.
+{
+	hold_at($node, 'lazydrop-removal');
+	my $path = drop_large_table($node, 60);
+	unlink($path) or die "could not remove $path: $!";
+	mkdir($path) or die "could not create $path: $!";
+	my $offset = -s $node->logfile;
+	my ($ret, $out, $err) = $node->psql('postgres',
+		q{CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 130000)}
+	);
+	is($ret, 0, 'there is space behind a file that cannot be removed');
+	is($err, '', 'of which the client is not told');
+	ok( $node->log_contains(
+			qr/LOG:  could not truncate file "[^"]*": Is a directory/,
+			$offset),
+		'but the log');
+	rmdir($path) or die "could not remove $path: $!";
+	release($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 }
 
 # When there is nothing more to give back, there is an error, as ever.

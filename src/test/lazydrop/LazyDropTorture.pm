@@ -1,0 +1,1251 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropTorture - sessions that know what must be there
+
+=head1 DESCRIPTION
+
+A session is a process that runs random DDL and DML on tables and databases of its
+own, with psql, and keeps a model of what they hold.  The server may go away at any
+moment: when a transaction was under way then, the session has two models, and when
+the server is back one of them must be what is there.
+
+Each row says which table it belongs to, and has a digest of itself, so that a page of
+another table is noticed.
+
+=cut
+
+package LazyDropTorture;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Carp;
+use Exporter 'import';
+use Fcntl qw(:flock);
+use IPC::Run;
+use JSON::PP;
+use PostgreSQL::Test::Utils;
+use Storable    qw(dclone);
+use Time::HiRes qw(usleep time);
+
+our @EXPORT_OK =
+  qw(chance draw read_file write_file psql run_session run_reader
+  differences set_up_sql dump_database);
+
+# Rows of a partition: its number says which ones.
+use constant PARTITION => 50;
+
+=pod
+
+=over
+
+=item chance($p), draw(@list)
+
+True with that probability; one of a list.
+
+=cut
+
+sub chance
+{
+	return rand() < $_[0];
+}
+
+sub draw
+{
+	return $_[ int(rand(scalar @_)) ];
+}
+
+=pod
+
+=item read_file($name), write_file($name, $contents)
+
+A small file that several processes use.  It is replaced as a whole.
+
+=cut
+
+sub read_file
+{
+	my ($name) = @_;
+	open(my $file, '<', $name) or croak "could not open $name: $!";
+	local $/ = undef;
+	return <$file>;
+}
+
+sub write_file
+{
+	my ($name, $contents) = @_;
+	open(my $file, '>', "$name.$$") or croak "could not create $name: $!";
+	print $file $contents;
+	close($file) or croak "could not write $name: $!";
+	rename("$name.$$", $name) or croak "could not rename $name: $!";
+	return;
+}
+
+=pod
+
+=item set_up_sql()
+
+SQL that defines, in template1, what the sessions call: torture_state tells what
+tables hold, torture_paths where they and what belongs to them are stored.
+
+=cut
+
+sub set_up_sql
+{
+	return q{
+CREATE FUNCTION torture_state(prefix text, OUT name text, OUT state text)
+RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+BEGIN
+	FOR r IN SELECT oid::regclass AS rel, relname FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND NOT relispartition
+		AND relkind IN ('r', 'p', 'm') AND starts_with(relname, prefix)
+		ORDER BY relname
+	LOOP
+		name := r.relname;
+		EXECUTE format(
+			$q$SELECT CASE WHEN count(*) = 0 THEN '0' ELSE concat_ws(' ', count(*),
+				count(DISTINCT id), sum(id), min(id), max(id), min(gen), max(gen),
+				min(tag), max(tag), min(length(pad)), max(length(pad)),
+				count(*) FILTER (WHERE pad IS DISTINCT FROM
+					repeat(md5(concat_ws(':', id, gen, tag)), length(pad) / 32))) END
+			FROM %s$q$, r.rel) INTO state;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+CREATE FUNCTION torture_paths(prefix text)
+RETURNS SETOF text LANGUAGE sql AS $$
+	WITH own AS (SELECT oid, reltoastrelid FROM pg_class
+			WHERE relnamespace = 'public'::regnamespace AND starts_with(relname, prefix)),
+		toast AS (SELECT reltoastrelid AS oid FROM own WHERE reltoastrelid <> 0)
+	SELECT path FROM (SELECT pg_relation_filepath(oid) AS path FROM own
+		UNION ALL SELECT pg_relation_filepath(oid) FROM toast
+		UNION ALL SELECT pg_relation_filepath(indexrelid) FROM pg_index
+			WHERE indrelid IN (SELECT oid FROM toast)) p
+	WHERE path IS NOT NULL
+$$;
+};
+}
+
+# --- the model --------------------------------------------------------------------------------
+#
+# tables: "database/name" => { db, name, tag, gen, width, ranges, unlogged, parts }
+# dbs: name => { tainted } (a move of it failed once)
+# spcs: name => epoch in which it was created
+#
+# "ranges" is a list of [first, last] of the ids.
+
+# What torture_state shows for a table.
+sub expected
+{
+	my ($table) = @_;
+	my ($count, $sum, $min, $max) = (0, 0, undef, undef);
+	foreach my $range (@{ $table->{ranges} })
+	{
+		my ($first, $last) = @$range;
+		next if $first > $last;
+		my $n = $last - $first + 1;
+		$count += $n;
+		$sum   += $n * ($first + $last) / 2;
+		$min = $first if !defined $min || $first < $min;
+		$max = $last if !defined $max || $last > $max;
+	}
+	return '0' if $count == 0;
+	my $length = 32 * $table->{width};
+	return join(' ',
+		$count, $count, $sum, $min,
+		$max, $table->{gen}, $table->{gen}, $table->{tag},
+		$table->{tag}, $length, $length, 0);
+}
+
+# Rows of a table, as SQL that makes them.
+sub rows_sql
+{
+	my ($table, $first, $last) = @_;
+	return
+	  "SELECT i, $table->{gen}, '$table->{tag}', repeat(md5(concat_ws(':', i, $table->{gen}, '$table->{tag}')), $table->{width}) FROM generate_series($first, $last) i";
+}
+
+# Changes of a transaction.  Each takes the session, the model, which it changes, and
+# the name of the database, and returns SQL, or nothing when there is nothing to do.
+
+sub tables_of
+{
+	my ($model, $db, $want) = @_;
+	return grep { $_->{db} eq $db && (!$want || $want->($_)) }
+	  map { $model->{tables}{$_} } sort keys %{ $model->{tables} };
+}
+
+sub is_plain
+{
+	return !$_[0]{parts} && !$_[0]{matview};
+}
+
+sub some_rows
+{
+	my ($session) = @_;
+	return 0 if chance(0.1);
+	return 1 + int(rand(10)) if chance(0.3);
+	return $session->{large} if chance(0.05);
+	return 20 + int(rand(300));
+}
+
+sub tablespace_clause
+{
+	my ($session, $model) = @_;
+	return '' if chance(0.6);
+	return ' TABLESPACE '
+	  . draw(@{ $session->{tablespaces} }, sort keys %{ $model->{spcs} });
+}
+
+my %changes = (
+	create => sub {
+		my ($session, $model, $db) = @_;
+		return if tables_of($model, $db) >= 12;
+		my $name = "$session->{prefix}t" . $session->{next}++;
+		my $rows = some_rows($session);
+		my $table = {
+			db => $db,
+			name => $name,
+			tag => "$db.$name",
+			gen => 0,
+			width => draw(1, 1, 8, 60, 100),
+			ranges => [ [ 1, $rows ] ],
+			unlogged => chance(0.15) ? 1 : 0,
+			epoch => epoch($session)
+		};
+		$model->{tables}{"$db/$name"} = $table;
+		my $where = tablespace_clause($session, $model);
+		my @sql =
+		  (     'CREATE '
+			  . ($table->{unlogged} ? 'UNLOGGED ' : '')
+			  . "TABLE $name (id int, gen int, tag text, pad text)"
+			  . (chance(0.2) ? ' WITH (fillfactor = 30)' : '')
+			  . $where);
+		push @sql, "ALTER TABLE $name ALTER pad SET STORAGE EXTERNAL"
+		  if $table->{width} == 100;
+		push @sql, "CREATE INDEX ${name}_i ON $name (id)$where"
+		  if chance(0.5);
+		push @sql, "INSERT INTO $name " . rows_sql($table, 1, $rows);
+		push @sql, "CREATE UNIQUE INDEX ${name}_u ON $name (id, gen)"
+		  if chance(0.3);
+		# A relation that is dropped by the transaction that made it.
+		push @sql, "TRUNCATE $name",
+		  "INSERT INTO $name " . rows_sql($table, 1, $rows)
+		  if chance(0.1);
+		return @sql;
+	},
+	drop => sub {
+		my ($session, $model, $db) = @_;
+		my %has_view = map { $_->{matview} => 1 }
+		  tables_of($model, $db, sub { $_[0]{matview} });
+		my @tables = tables_of($model, $db, sub { !$has_view{ $_[0]{name} } })
+		  or return;
+		my $table = draw(@tables);
+		delete $model->{tables}{"$db/$table->{name}"};
+		return
+			'DROP '
+		  . ($table->{matview} ? 'MATERIALIZED VIEW' : 'TABLE')
+		  . " $table->{name}";
+	},
+	insert => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my $table = draw(@tables);
+		my $range = $table->{ranges}[0];
+		my $first = $range->[1] + 1;
+		my $last = $range->[1] + some_rows($session);
+		return if $last < $first || $last > 20000;
+		$range->[1] = $last;
+		return "INSERT INTO $table->{name} "
+		  . rows_sql($table, $first, $last);
+	},
+	delete_tail => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my $table = draw(@tables);
+		my $range = $table->{ranges}[0];
+		my $last =
+		  $range->[0] + int(rand($range->[1] - $range->[0] + 1)) - 1;
+		$range->[1] = $last;
+		return "DELETE FROM $table->{name} WHERE id > $last";
+	},
+	delete_head => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my $table = draw(@tables);
+		my $range = $table->{ranges}[0];
+		$range->[0] += int(rand(($range->[1] - $range->[0] + 1) / 2));
+		return "DELETE FROM $table->{name} WHERE id < $range->[0]";
+	},
+	update => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my $table = draw(@tables);
+		$table->{gen}++;
+		return
+		  "UPDATE $table->{name} SET gen = gen + 1, pad = repeat(md5(concat_ws(':', id, gen + 1, tag)), $table->{width})";
+	},
+	truncate => sub {
+		my ($session, $model, $db) = @_;
+		my @tables =
+		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{moved} })
+		  or return;
+		my @chosen = chance(0.3) ? @tables : draw(@tables);
+		my @sql = ('TRUNCATE ' . join(', ', map { $_->{name} } @chosen));
+		foreach my $table (@chosen)
+		{
+			my $rows = chance(0.5) ? 0 : 5;
+			$table->{ranges} = [ [ 1, $rows ] ];
+			push @sql,
+			  "INSERT INTO $table->{name} " . rows_sql($table, 1, $rows)
+			  if $rows;
+		}
+		return @sql;
+	},
+	rewrite => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my $table = draw(@tables);
+		my $name = $table->{name};
+		if (chance(0.17))
+		{
+			# Not to be truncated in the same transaction.  In stock PostgreSQL
+			# that empties the indexes as well, and rolling back does not undo it.
+			$table->{moved} = 1;
+			return "ALTER TABLE $name SET TABLESPACE "
+			  . draw('pg_default', @{ $session->{tablespaces} });
+		}
+		return draw(
+			"REINDEX TABLE $name",
+			"ALTER TABLE $name ALTER id TYPE int USING id + 0",
+			"CREATE INDEX IF NOT EXISTS ${name}_i ON $name (id); CLUSTER $name USING ${name}_i",
+			"DROP INDEX IF EXISTS ${name}_i",
+			"CREATE INDEX IF NOT EXISTS ${name}_i ON $name (id)");
+	},
+	set_logged => sub {
+		my ($session, $model, $db) = @_;
+		my @tables =
+		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{unlogged} })
+		  or return;
+		my $table = draw(@tables);
+		# There and back: an init fork that comes and goes.
+		return (
+			"ALTER TABLE $table->{name} SET UNLOGGED",
+			"ALTER TABLE $table->{name} SET LOGGED");
+	},
+	matview => sub {
+		my ($session, $model, $db) = @_;
+		my @views = tables_of($model, $db, sub { $_[0]{matview} });
+		if (@views && chance(0.7))
+		{
+			my $view = draw(@views);
+			my $base = $model->{tables}{"$db/$view->{matview}"};
+			$view->{$_} = dclone([ $base->{$_} ])->[0] foreach qw(ranges gen);
+			return "REFRESH MATERIALIZED VIEW $view->{name}";
+		}
+		return;
+	},
+	partitioned => sub {
+		my ($session, $model, $db) = @_;
+		my @tables = tables_of($model, $db, sub { $_[0]{parts} });
+		if (!@tables)
+		{
+			my $name = "$session->{prefix}p" . $session->{next}++;
+			my $table = {
+				db => $db,
+				name => $name,
+				tag => "$db.$name",
+				gen => 0,
+				width => draw(1, 8),
+				ranges => [],
+				parts => {},
+				unlogged => 0
+			};
+			$model->{tables}{"$db/$name"} = $table;
+			my @sql = (
+				"CREATE TABLE $name (id int, gen int, tag text, pad text) PARTITION BY RANGE (id)",
+				"CREATE INDEX ${name}_i ON $name (id)");
+			push @sql, add_partition($table, $_) foreach 0 .. int(rand(8));
+			return @sql;
+		}
+		my $table = draw(@tables);
+		my @there = sort { $a <=> $b } keys %{ $table->{parts} };
+		my $free = 0;
+		$free++ while $table->{parts}{$free};
+		return add_partition($table, $free) if !@there || chance(0.4);
+		my $part = draw(@there);
+		my $partname = "$table->{name}_$part";
+		my ($from, $to) = bounds($part);
+
+		if (chance(0.3))
+		{
+			return (
+				"ALTER TABLE $table->{name} DETACH PARTITION $partname",
+				"ALTER TABLE $table->{name} ATTACH PARTITION $partname FOR VALUES FROM ($from) TO ($to)"
+			);
+		}
+		if (chance(0.3))
+		{
+			set_part($table, $part, [ $from, $from + 9 ]);
+			return (
+				"TRUNCATE $partname",
+				"INSERT INTO $table->{name} "
+				  . rows_sql($table, $from, $from + 9));
+		}
+		delete $table->{parts}{$part};
+		set_part($table, $part);
+		return (
+			(   chance(0.5)
+				? "ALTER TABLE $table->{name} DETACH PARTITION $partname"
+				: ()),
+			"DROP TABLE $partname");
+	},
+	scratch => sub {
+		my ($session) = @_;
+		# No trace of these remains in the model.
+		my $name = "$session->{prefix}x" . $session->{next}++;
+		my $n = draw(1, 1, 3, 40);
+		my $kind = draw('', '', 'UNLOGGED ', 'TEMP ');
+		return map {
+			(   "CREATE ${kind}TABLE ${name}_$_ AS SELECT i, 'x' AS x FROM generate_series(1, "
+				  . int(rand(2000 / $n)) . ") i",
+				(chance(0.3) ? "TRUNCATE ${name}_$_" : ()),
+				"DROP TABLE ${name}_$_")
+		} 1 .. $n;
+	});
+
+sub bounds
+{
+	my ($part) = @_;
+	return (1 + $part * PARTITION, 1 + ($part + 1) * PARTITION);
+}
+
+# The rows of one partition are all of its ids, the first ones, or none.
+sub set_part
+{
+	my ($table, $part, $range) = @_;
+	my ($from, $to) = bounds($part);
+	$table->{ranges} =
+	  [ grep { $_->[0] < $from || $_->[0] >= $to } @{ $table->{ranges} } ];
+	push @{ $table->{ranges} }, $range if $range;
+	return;
+}
+
+sub add_partition
+{
+	my ($table, $part) = @_;
+	my ($from, $to) = bounds($part);
+	$table->{parts}{$part} = 1;
+	set_part($table, $part, [ $from, $to - 1 ]);
+	my $partname = "$table->{name}_$part";
+	my $rows = rows_sql($table, $from, $to - 1);
+	return (
+		"CREATE TABLE $partname (LIKE $table->{name})",
+		"INSERT INTO $partname $rows",
+		"ALTER TABLE $table->{name} ATTACH PARTITION $partname FOR VALUES FROM ($from) TO ($to)"
+	) if chance(0.5);
+	return (
+		"CREATE TABLE $partname PARTITION OF $table->{name} FOR VALUES FROM ($from) TO ($to)",
+		"INSERT INTO $table->{name} $rows");
+}
+
+# A materialized view is made by itself, because it needs a table that is there.
+sub matview_of
+{
+	my ($session, $model, $db) = @_;
+	my @bases =
+	  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{unlogged} })
+	  or return;
+	my $base = draw(@bases);
+	return if grep { $_->{matview} } tables_of($model, $db);
+	my $name = "$session->{prefix}m" . $session->{next}++;
+	my $view = dclone($base);
+	$view->{name} = $name;
+	$view->{matview} = $base->{name};
+	$model->{tables}{"$db/$name"} = $view;
+	return "CREATE MATERIALIZED VIEW $name AS SELECT * FROM $base->{name}";
+}
+
+# --- talking to the server ----------------------------------------------------------------------
+
+my $gone =
+  qr/server closed the connection|connection to server|database system is|terminating connection|no connection to the server|could not receive data|could not send/;
+
+# Errors that say nothing about us.  "starting batch": when CREATE DATABASE fails for want
+# of an unpinned buffer while it has begun to read several, its cleanup, which scans
+# pg_tablespace, fails as well, in stock PostgreSQL.
+my $harmless =
+  qr/no unpinned buffers|starting batch while batch already in progress|deadlock detected|being accessed by other users|canceling statement|too many clients|remaining connection slots|is not currently accepting connections|no empty local buffer|column used by a view/;
+
+# What nobody must ever see.
+my $harmful =
+  qr{could not (open|read|write|fsync|extend|stat|truncate|access|create) [^\n]*"?(base|global|pg_tblspc)/|invalid page|page verification failed|unexpected zero page|could not read blocks};
+
+=pod
+
+=item psql($connstr, @options)
+
+Returns whether psql could do everything, what it printed, and the errors.
+
+=cut
+
+sub psql
+{
+	my ($connstr, @options) = @_;
+	my ($out, $err) = ('', '');
+	my $done = eval {
+		IPC::Run::run(
+			[
+				'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1',
+				'-d' => $connstr,
+				@options
+			],
+			'<' => \undef,
+			'>' => \$out,
+			'2>' => \$err,
+			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	};
+	$err .= "psql: $@" if $@;
+	chomp($out, $err);
+	return ($done ? 1 : 0, $out, $err);
+}
+
+# Run SQL.  Returns whether all of it was done, what was printed, and the error.
+sub run_sql
+{
+	my ($session, $db, $sql, $where) = @_;
+	$where //= 'primary';
+	my $connstr = read_file("$session->{dir}/$where");
+	# By a file, because a server that goes away breaks a pipe.
+	my $script = "$session->{dir}/sql.$$";
+	write_file($script, $sql);
+	my ($done, $out, $err) = psql("$connstr dbname='$db'", '-f' => $script);
+
+	# A drop of a tablespace that has crashed with its directories gone is done again.
+	my $seen = $err;
+	$seen =~
+	  s/could not (open directory|stat file) "pg_tblspc[^\n]*No such file or directory//g
+	  if $sql =~ /^DROP TABLESPACE/;
+	fail_session($session, $err, $sql)
+	  if $seen =~ $harmful || $seen =~ /psql: IPC::Run: timeout/;
+	return ($done, $out, $err);
+}
+
+# Note that something is wrong.  The session goes on, to its next check.
+sub fail_session
+{
+	my ($session, $what, $sql) = @_;
+	push @{ $session->{failures} },
+	  { what => $what, sql => substr($sql // '', 0, 4000), time => time() };
+	write_file("$session->{dir}/failed", $what);
+	return;
+}
+
+# How often the servers have been hurt.
+sub epoch
+{
+	my ($session) = @_;
+	return read_file("$session->{dir}/epoch");
+}
+
+# Do something that must not be done while the test holds this gate.
+sub inside
+{
+	my ($session, $gate, $code) = @_;
+	while (-e "$session->{dir}/$gate.held")
+	{
+		usleep(20_000);
+	}
+	open(my $lock, '>>', "$session->{dir}/$gate") or croak $!;
+	flock($lock, LOCK_SH) or croak $!;
+	my @result = $code->();
+	close($lock);
+	return wantarray ? @result : $result[0];
+}
+
+=pod
+
+=item differences($session, $model [, $where])
+
+Compare what is there with a model.  Returns a list of differences, or undef when the
+server could not be asked.  The model follows when a crash has emptied an unlogged
+table.
+
+=cut
+
+sub differences
+{
+	my ($session, $model, $where) = @_;
+	my @differences;
+	my $epoch = epoch($session);
+	my ($done, $out, $err) = run_sql(
+		$session,
+		'postgres',
+		"SELECT datname FROM pg_database WHERE starts_with(datname, '$session->{prefix}') ORDER BY 1",
+		$where);
+	return unanswered($session, $err) if !$done;
+	my $expected = join(' ', sort keys %{ $model->{dbs} });
+	my $there = join(' ', split /\n/, $out);
+	push @differences, "databases: \"$there\", expected \"$expected\""
+	  if $there ne $expected;
+
+	foreach my $db ('postgres', sort keys %{ $model->{dbs} })
+	{
+		next if $db ne 'postgres' && $model->{dbs}{$db}{bare};
+		# ask only for what is there
+		next if $db ne 'postgres' && $there !~ /\b\Q$db\E\b/;
+		my $how = draw(
+			'', '',
+			'SET enable_seqscan = off;',
+			'SET enable_indexscan = off;');
+		($done, $out, $err) = run_sql(
+			$session,
+			$db,
+			"$how SELECT name || ' ' || state FROM torture_state('$session->{prefix}')",
+			$where);
+		return unanswered($session, $err) if !$done;
+		my %there = map { split / /, $_, 2 } split /\n/, $out;
+		foreach my $table (tables_of($model, $db))
+		{
+			my $state = delete $there{ $table->{name} };
+			my $wanted = expected($table);
+			if (!defined $state)
+			{
+				push @differences, "$db.$table->{name} is missing";
+			}
+			elsif ($table->{unlogged}
+				&& $table->{epoch} != epoch($session)
+				&& adopt($table, $state))
+			{
+				$table->{epoch} = $epoch;
+			}
+			elsif ($state ne $wanted)
+			{
+				push @differences,
+				  "$db.$table->{name}: \"$state\", expected \"$wanted\"";
+			}
+		}
+		push @differences, "$db.$_ should not be there" foreach keys %there;
+	}
+	return @differences ? \@differences : [];
+}
+
+# A crash has emptied an unlogged table, perhaps before something was done to it.  What
+# is there must be some rows in a row.
+sub adopt
+{
+	my ($table, $state) = @_;
+	my ($count, undef, undef, $min, $max, $gen) = split / /, $state;
+	my $new = dclone($table);
+	$new->{ranges} = [ $count ? [ $min, $max ] : [ 1, 0 ] ];
+	$new->{gen} = $gen if $count;
+	return 0 if expected($new) ne $state;
+	%$table = %$new;
+	return 1;
+}
+
+# A question that could not be answered is asked again, when that may help.
+sub unanswered
+{
+	my ($session, $err) = @_;
+	$session->{unanswered} = $err;
+	return undef if $err =~ $gone || $err =~ $harmless;
+	return [$err];
+}
+
+# Find out which of the models is true; the server may be away for a while.
+sub settle
+{
+	my ($session, @models) = @_;
+	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
+	my @last;
+	while (time() < $deadline)
+	{
+		@last = ();
+		my $unanswered = 0;
+		foreach my $model (@models)
+		{
+			my $copy = dclone($model);
+			my $differences = differences($session, $copy);
+			if (!defined $differences)
+			{
+				$unanswered = 1;
+				last;
+			}
+			if (!@$differences)
+			{
+				$session->{model} = $copy;
+				return 1;
+			}
+			push @last, $differences;
+		}
+		last if !$unanswered;
+		usleep(100_000);
+	}
+	fail_session(
+		$session,
+		'the model does not hold: '
+		  . (
+			@last
+			? join(' OR ', map { join('; ', @$_) } @last)
+			: "the server does not answer: $session->{unanswered}"));
+	$session->{broken} = 1;
+	return 0;
+}
+
+# --- operations ---------------------------------------------------------------------------------
+
+# A transaction, which may be rolled back, or prepared.
+sub transaction
+{
+	my ($session) = @_;
+	my $model = dclone($session->{model});
+	delete $_->{moved} foreach values %{ $model->{tables} };
+	my @dbs = ('postgres') x 4;
+	push @dbs, grep { !$model->{dbs}{$_}{bare} } sort keys %{ $model->{dbs} };
+	my $db = draw(@dbs);
+	my @sql;
+	my @names = sort keys %changes;
+	my @weighted = (
+		@names,
+		qw(create create create drop drop insert truncate partitioned rewrite)
+	);
+
+	foreach (1 .. draw(1, 1, 1, 2, 4))
+	{
+		my $name = draw(@weighted);
+		if (chance(0.15))
+		{
+			my $before = dclone($model);
+			my @inner = $changes{$name}->($session, $model, $db) or next;
+			push @sql, 'SAVEPOINT a', @inner;
+			if (chance(0.6))
+			{
+				push @sql, 'ROLLBACK TO a';
+				%$model = %$before;
+			}
+			else
+			{
+				push @sql, 'RELEASE a';
+			}
+			$session->{ops}{savepoint}++;
+		}
+		else
+		{
+			push @sql, $changes{$name}->($session, $model, $db);
+		}
+		$session->{ops}{$name}++;
+	}
+	if (chance(0.05))
+	{
+		push @sql, matview_of($session, $model, $db);
+	}
+	return if !@sql;
+
+	my $dice = rand();
+	my $temporary = grep { /TEMP / } @sql;
+	if ($dice < 0.12)
+	{
+		$session->{ops}{rollback}++;
+		attempt($session, $db, [ 'BEGIN', @sql, 'ROLLBACK' ],
+			$session->{model});
+	}
+	elsif ($dice < 0.15)
+	{
+		# a statement that is cancelled, somewhere
+		$session->{ops}{cancel}++;
+		attempt(
+			$session, $db,
+			[
+				'SET statement_timeout = ' . (1 + int(rand(30))),
+				'BEGIN', @sql, 'SELECT pg_sleep(1)', 'COMMIT'
+			],
+			$session->{model});
+	}
+	elsif ($dice < 0.27 && !$temporary)
+	{
+		prepare($session, $db, \@sql, $model);
+	}
+	else
+	{
+		# Whatever drops is durable, even so.
+		my $first =
+		  (grep { !/^DROP TABLE/ } @sql)
+		  ? ''
+		  : 'SET synchronous_commit = off; ';
+		attempt($session, $db, [ "${first}BEGIN", @sql, 'COMMIT' ], $model);
+	}
+	return;
+}
+
+# Run statements, after which there should be "model", and before which there was
+# what the session has.  What they drop is remembered.  Returns whether they were run.
+sub attempt
+{
+	my ($session, $db, $sql, $model, %how) = @_;
+	my $ask = "SELECT '%s ' || torture_paths('$session->{prefix}')";
+	$ask = "SELECT '%s' WHERE false"
+	  if $db ne 'postgres' && $session->{model}{dbs}{$db}{bare};
+	my $script =
+	  join(";\n", sprintf($ask, 'before'), @$sql, sprintf($ask, 'after'), '');
+	my ($done, $out, $err) = run_sql($session, $db, $script);
+	$session->{ops}{statements} += @$sql;
+	my %paths;
+	push @{ $paths{$1} }, $2 while $out =~ /^(before|after) (.*)$/mg;
+
+	if ($done)
+	{
+		$session->{model} = $model;
+		remember($session, $how{before} // $paths{before}, $paths{after});
+		$session->{last_paths} = $paths{before};
+		return 1;
+	}
+	# Of these, what is there in the end has not been dropped.  (A database that is moved
+	# meanwhile, and crashes, may leave files.)
+	remember($session, $paths{before}, []) if $db eq 'postgres';
+	$session->{ops}{errors}++;
+	if ($err !~ $gone)
+	{
+		my $allowed = $how{allow};
+		fail_session($session, $err, $script)
+		  if $err !~ $harmless && !(defined $allowed && $err =~ $allowed);
+	}
+	if ($how{uncertain})
+	{
+		return 0;
+	}
+	settle($session, $model, $session->{model});
+	return 0;
+}
+
+sub remember
+{
+	my ($session, $before, $after) = @_;
+	my %there = map { $_ => 1 } @{ $after // [] };
+	push @{ $session->{dropped} }, grep { !$there{$_} } @{ $before // [] };
+	return;
+}
+
+# Two-phase commit.
+sub prepare
+{
+	my ($session, $db, $sql, $model) = @_;
+	my $gid = $session->{prefix} . $session->{next}++;
+	$session->{ops}{prepare}++;
+	my $before = $session->{model};
+	my $done =
+	  attempt($session, $db, [ 'BEGIN', @$sql, "PREPARE TRANSACTION '$gid'" ],
+		$before, uncertain => 1);
+	my $paths = $done ? $session->{last_paths} : undef;
+	if ($done)
+	{
+		# Nothing can be checked meanwhile, because it is locked.
+		foreach (1 .. int(rand(3)))
+		{
+			run_sql(
+				$session,
+				'postgres',
+				join(";\n",
+					'BEGIN', $changes{scratch}->($session),
+					'COMMIT', ''));
+		}
+	}
+	my $commit = chance(0.7);
+	my $sent = 0;
+	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
+	while (time() < $deadline)
+	{
+		my ($ok, $out) = run_sql($session, 'postgres',
+			"SELECT count(*) FROM pg_prepared_xacts WHERE gid = '$gid'");
+		if (!$ok)
+		{
+			usleep(100_000);
+			next;
+		}
+		if ($out =~ /^0/)
+		{
+			# It was never prepared, or the answer got lost.
+			fail_session($session, "prepared transaction \"$gid\" is lost")
+			  if $done && !$sent;
+			settle($session, $sent && $commit ? $model : $before);
+			return;
+		}
+		$sent = 1;
+		($ok) = run_sql($session, $db,
+			$commit
+			? "COMMIT PREPARED '$gid'; SELECT 'after ' || torture_paths('$session->{prefix}')"
+			: "ROLLBACK PREPARED '$gid'");
+		if ($ok)
+		{
+			settle($session, $commit ? $model : $before);
+			# the paths from before, against those that are there now
+			if ($commit && $paths)
+			{
+				my ($asked, $paths_now) = run_sql($session, $db,
+					"SELECT torture_paths('$session->{prefix}')");
+				remember($session, $paths, [ split /\n/, $paths_now ])
+				  if $asked;
+			}
+			return;
+		}
+	}
+	fail_session($session, "could not finish prepared transaction \"$gid\"");
+	$session->{broken} = 1;
+	return;
+}
+
+# What cannot be in a transaction, and changes no contents.
+sub maintenance
+{
+	my ($session) = @_;
+	my $model = $session->{model};
+	my $db = draw('postgres',
+		grep { !$model->{dbs}{$_}{bare} } sort keys %{ $model->{dbs} });
+	my @tables = tables_of($model, $db, \&is_plain) or return;
+	my $name = draw(@tables)->{name};
+	my ($kind, $sql) = @{
+		draw(
+			[ 'vacuum', "VACUUM $name" ],
+			[ 'vacuum', "VACUUM (FREEZE, TRUNCATE) $name" ],
+			[ 'vacuum_full', "VACUUM FULL $name" ],
+			[ 'reindex', "REINDEX TABLE $name" ],
+			[ 'analyze', "ANALYZE $name" ],
+			[
+				'reindex_concurrently',
+				"SELECT 'REINDEX INDEX CONCURRENTLY ' || indexrelid::regclass FROM pg_index WHERE indrelid = '$name'::regclass AND indisvalid \\gexec\n"
+			])
+	};
+	$session->{ops}{$kind}++;
+	if ($kind eq 'reindex_concurrently')
+	{
+		# When it fails it leaves an invalid index, with a name of its own.
+		$sql .=
+		  "DROP INDEX IF EXISTS ${name}_i_ccnew, ${name}_i_ccold, ${name}_u_ccnew, ${name}_u_ccold";
+	}
+	attempt($session, $db, [$sql], $model);
+	return;
+}
+
+sub create_database
+{
+	my ($session) = @_;
+	my $model = dclone($session->{model});
+	return if keys %{ $model->{dbs} } >= 3;
+	my $name = "$session->{prefix}d" . $session->{next}++;
+	my @templates = ('template1', 'template0');
+	push @templates, (sort keys %{ $model->{dbs} }) x 3;
+	my $template = draw(@templates);
+	my $strategy = draw('wal_log', 'file_copy');
+	my $where = tablespace_clause($session, { spcs => {} });
+	$model->{dbs}{$name} = {
+		bare => (
+			$template eq 'template0'
+			  || ($model->{dbs}{$template} && $model->{dbs}{$template}{bare}))
+		? 1
+		: 0
+	};
+
+	foreach my $table (tables_of($model, $template))
+	{
+		my $copy = dclone($table);
+		$copy->{db} = $name;
+		$model->{tables}{"$name/$copy->{name}"} = $copy;
+	}
+	my $code = sub {
+		attempt(
+			$session,
+			'postgres',
+			[
+				"CREATE DATABASE $name TEMPLATE $template STRATEGY $strategy$where"
+			],
+			$model,
+			# its template may have tables there
+			allow => qr/cannot assign new default tablespace/);
+	};
+	$session->{ops}{"create_database_$strategy"}++;
+	return $strategy eq 'file_copy'
+	  ? inside($session, 'moves', $code)
+	  : $code->();
+}
+
+sub drop_database
+{
+	my ($session) = @_;
+	my $model = dclone($session->{model});
+	my @dbs = sort keys %{ $model->{dbs} } or return;
+	my $name = draw(@dbs);
+	my $tainted = $model->{dbs}{$name}{tainted};
+	my ($done, $oid) = run_sql($session, 'postgres',
+		"SELECT oid FROM pg_database WHERE datname = '$name'");
+	return if !$done;
+	delete $model->{dbs}{$name};
+	delete $model->{tables}{$_}
+	  foreach grep { /^\Q$name\E\// } keys %{ $model->{tables} };
+	my $force = chance(0.7) ? ' WITH (FORCE)' : '';
+	$session->{ops}{drop_database}++;
+
+	if (attempt(
+			$session, 'postgres',
+			["DROP DATABASE $name$force"], $model,
+			uncertain => 1))
+	{
+		chomp $oid;
+		push @{ $session->{dropped_dbs} }, $oid if !$tainted;
+		return;
+	}
+
+	# It may be there, be gone, or be invalid, and then must be dropped.
+	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
+	while (time() < $deadline)
+	{
+		my ($ok, $limit) = run_sql($session, 'postgres',
+			"SELECT datconnlimit FROM pg_database WHERE datname = '$name'");
+		if ($ok && $limit =~ /^-2/)
+		{
+			run_sql($session, 'postgres', "DROP DATABASE $name");
+			next;
+		}
+		if ($ok)
+		{
+			chomp $oid;
+			push @{ $session->{dropped_dbs} }, $oid
+			  if $limit eq '' && !$tainted;
+			settle($session, $limit eq '' ? $model : $session->{model});
+			return;
+		}
+		usleep(100_000);
+	}
+	fail_session($session, "could not drop database \"$name\"");
+	$session->{broken} = 1;
+	return;
+}
+
+sub move_database
+{
+	my ($session) = @_;
+	my @dbs = sort keys %{ $session->{model}{dbs} } or return;
+	my $name = draw(@dbs);
+	my $where = draw('pg_default', @{ $session->{tablespaces} });
+	$session->{ops}{move_database}++;
+	inside(
+		$session, 'moves',
+		sub {
+			my $done = attempt(
+				$session, 'postgres',
+				["ALTER DATABASE $name SET TABLESPACE $where"],
+				$session->{model},
+				# tables of its own, or what a failed move has left
+				allow =>
+				  qr/already in tablespace|could not create directory|File exists/
+			);
+			# It leaves a copy behind when it fails, also on standbys.
+			$session->{model}{dbs}{$name}{tainted} = 1
+			  if !$done && $session->{model}{dbs}{$name};
+		});
+	return;
+}
+
+# A tablespace that comes, is used, and goes.
+sub tablespace
+{
+	my ($session) = @_;
+	my $name = "$session->{prefix}s" . $session->{next}++;
+	$session->{ops}{tablespace}++;
+	my $table = "$session->{prefix}x" . $session->{next}++;
+	my $model = $session->{model};
+	my $old_epoch = epoch($session);
+	my @steps = ("CREATE TABLESPACE $name LOCATION ''");
+	push @steps,
+	  "CREATE TABLE $table TABLESPACE $name AS SELECT generate_series(1, 2000)",
+	  draw(
+		"DROP TABLE $table",
+		"BEGIN; TRUNCATE $table; DROP TABLE $table; COMMIT",
+		"ALTER TABLE $table SET TABLESPACE pg_default; DROP TABLE $table");
+
+	if (chance(0.3))
+	{
+		my $db = "$session->{prefix}y" . $session->{next}++;
+		push @steps, "CREATE DATABASE $db TABLESPACE $name STRATEGY wal_log",
+		  "DROP DATABASE $db WITH (FORCE)";
+	}
+	push @steps, "DROP TABLESPACE $name";
+	my ($done, $out, $err) =
+	  run_sql($session, 'postgres', join(";\n", @steps, ''));
+	return if $done;
+	$session->{ops}{errors}++;
+	fail_session($session, $err, join('; ', @steps))
+	  if $err !~ $gone
+	  && $err !~ $harmless
+	  && !($err =~ /is not empty/ && epoch($session) != $old_epoch);
+
+	# Clean up; what crashed may have left files in it, and then it stays.
+	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
+	while (time() < $deadline)
+	{
+		my ($ok, $dbs) = run_sql($session, 'postgres',
+			"DROP TABLE IF EXISTS $table; SELECT datname FROM pg_database WHERE starts_with(datname, '$session->{prefix}y')"
+		);
+		if ($ok && $dbs eq '')
+		{
+			run_sql($session, 'postgres', "DROP TABLESPACE IF EXISTS $name");
+			last;
+		}
+		if ($ok)
+		{
+			run_sql($session, 'postgres', "DROP DATABASE $_ WITH (FORCE)")
+			  foreach split /\n/, $dbs;
+		}
+		usleep(100_000);
+	}
+	settle($session, $model);
+	return;
+}
+
+# Temporary tables, more than their buffers hold.
+sub temporary
+{
+	my ($session) = @_;
+	$session->{ops}{temporary}++;
+	my $rows = draw(10, 1000, 20000);
+	my ($done, $out, $err) = run_sql(
+		$session, 'postgres',
+		"CREATE TEMP TABLE t (id int, pad text);
+		INSERT INTO t SELECT i, repeat('t', 100) FROM generate_series(1, $rows) i;
+		CREATE INDEX ON t (id);"
+		  . (
+			chance(0.5)
+			? 'DROP TABLE t;'
+			: 'SELECT count(*), sum(id) FROM t;')
+		  . (chance(0.3) ? 'SELECT pg_sleep(0.2);' : ''));
+	fail_session($session, $err, 'temporary table')
+	  if !$done && $err !~ $gone && $err !~ $harmless;
+	fail_session($session, "temporary table has $1", "$rows rows")
+	  if $out =~ /^(\d+)\|/m && $1 != $rows;
+	return;
+}
+
+=pod
+
+=item run_session(%session)
+
+A process that runs such operations until the file "stop" is there, checks the model,
+and writes what came of it into the file "session.ID".  Does not return.  Named
+arguments: id; dir, where the files are that the processes share; seed; tablespaces, to
+choose from; large, rows of a large table.
+
+=cut
+
+sub run_session
+{
+	my (%session) = @_;
+	my $session = \%session;
+	srand($session->{seed});
+	$session->{prefix} = "s$session->{id}_";
+	$session->{next} = 1;
+	$session->{model} = { tables => {}, dbs => {}, spcs => {} };
+	$session->{$_} = [] foreach qw(failures dropped dropped_dbs);
+	$session->{ops} = {};
+
+	eval {
+		while (!-e "$session->{dir}/stop" && !$session->{broken})
+		{
+			inside(
+				$session, 'gate',
+				sub {
+					my $dice = rand();
+					if    ($dice < 0.72) { transaction($session); }
+					elsif ($dice < 0.84) { maintenance($session); }
+					elsif ($dice < 0.87) { create_database($session); }
+					elsif ($dice < 0.90) { drop_database($session); }
+					elsif ($dice < 0.92) { move_database($session); }
+					elsif ($dice < 0.94) { tablespace($session); }
+					elsif ($dice < 0.97) { temporary($session); }
+					else { settle($session, $session->{model}); }
+					$session->{ops}{all}++;
+				});
+		}
+		inside($session, 'gate', sub { settle($session, $session->{model}) })
+		  if !$session->{broken};
+		1;
+	} or fail_session($session, "session died: $@");
+	my %result = map { $_ => $session->{$_} }
+	  qw(id prefix dir model dropped dropped_dbs ops failures);
+	write_file(
+		"$session->{dir}/session.$session->{id}",
+		JSON::PP->new->canonical->pretty->encode(\%result));
+	return;
+}
+
+=pod
+
+=item run_reader(%session)
+
+A process that reads tables at random, on all servers, and often gives up in the middle.
+
+=cut
+
+sub run_reader
+{
+	my (%session) = @_;
+	my $session = \%session;
+	srand($session->{seed});
+	$session->{failures} = [];
+	$session->{ops} = {};
+	eval {
+		while (!-e "$session->{dir}/stop")
+		{
+			my $where = draw(@{ $session->{servers} });
+			my $limit = chance(0.6) ? 1 + int(rand(40)) : 2000;
+			my ($done, $out, $err) = run_sql(
+				$session,
+				'postgres',
+				"SET statement_timeout = $limit;\n"
+				  . (chance(0.3) ? "SET enable_seqscan = off;\n" : '')
+				  . join(
+					'',
+					map {
+						"SELECT format('SELECT count(*), min(id), max(length(pad)) FROM %I WHERE id >= 0', relname) FROM pg_class WHERE relkind IN ('r', 'p') AND relname ~ '^s[0-9]+_[tp]' ORDER BY random() LIMIT 1 \\gexec\n"
+					} 1 .. 5),
+				$where);
+			$session->{ops}{reads}++;
+			usleep(100_000) if !$done && $err =~ $gone;
+		}
+		1;
+	} or fail_session($session, "reader died: $@");
+	write_file("$session->{dir}/session.$session->{id}",
+		encode_json({ map { $_ => $session->{$_} } qw(id ops failures) }));
+	return;
+}
+
+=pod
+
+=item dump_database($node, $db)
+
+A digest of every table of a database, unlogged ones left out, as text.
+
+=cut
+
+sub dump_database
+{
+	my ($node, $db) = @_;
+	return $node->safe_psql(
+		$db,
+		q{SELECT format('SELECT %L, count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM ONLY %s t', oid::regclass, oid::regclass)
+			FROM pg_class WHERE relnamespace = 'public'::regnamespace
+			AND relkind IN ('r', 'm') AND relpersistence = 'p' ORDER BY relname \gexec
+		});
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

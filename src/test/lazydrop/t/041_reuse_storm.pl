@@ -1,0 +1,1494 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Names that come back, in thousands, while their burials are pending (rules R3, R5
+# and R8).
+#
+# The counter of relfilenumbers and OIDs comes around over the same small range in
+# each round: between two rounds the primary is stopped, and the next OID in its
+# control file is set back.  (pg_resetwal would do that as well, but begins new WAL,
+# which a standby cannot follow.)  While sessions create, fill, truncate, rewrite,
+# move and drop tables of two databases in two tablespaces, and databases are dropped
+# and created with the same OID, the workers are slow, or held at an injection point,
+# or have room for a few entries only; there are checkpoints and restartpoints,
+# restarts and immediate stops.  A standby sees the names come back in replay, with
+# what it has pending from the round before.  On a primary a number that is pending
+# is not chosen, which one round asserts; so there the names come back in rounds in
+# binary-upgrade mode, where numbers can be given, and as OIDs of databases.
+#
+# Each row tells its table's tag, which is another one each time the table is filled,
+# and a text computed from the tag: so a page of another table, or of an earlier one of
+# the same number, is noticed.  What must be there is noted in the transaction that
+# makes it, and compared on both servers, read by sequential scan and by index, from
+# buffers and from disk.
+#
+# LAZYDROP_TORTURE_SECONDS, when it is more than the rounds below take, adds others, drawn
+# at random, until so many seconds have passed.  LAZYDROP_TEST_SEED chooses what is done; the
+# seed is printed.  (The order of what sessions do at the same time is not repeated.)
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use IPC::Run;
+use LazyDropUtils
+  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing need_injection_points start_quiet_pair);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+need_injection_points();
+
+# The counter begins in each round at one of these.
+use constant BASE => 1_000_000;
+use constant NEAR_END => 4294967295 - 60;
+
+# Offset of the next OID in the control file, see pg_control.h.
+use constant NEXT_OID_OFFSET => 72;
+
+my $seconds = $ENV{LAZYDROP_TORTURE_SECONDS} || 0;
+my $seed = $ENV{LAZYDROP_TEST_SEED} || int(rand(1_000_000));
+srand($seed);
+note "LAZYDROP_TEST_SEED=$seed";
+my $began = time();
+
+sub chance
+{
+	my ($probability) = @_;
+	return rand() < $probability;
+}
+
+sub one_of
+{
+	return $_[ int(rand(@_)) ];
+}
+
+# --- servers ------------------------------------------------------------------------
+
+my ($primary, $standby) = start_quiet_pair(
+	'max_wal_size' => '1GB',
+	'shared_buffers' => '16MB',
+	'wal_keep_size' => '1GB',
+	'wal_retrieve_retry_interval' => '100ms');
+my @nodes = ($primary, $standby);
+$_->append_conf('postgresql.conf', "include_if_exists = 'storm.conf'")
+  foreach @nodes;
+
+# What is counted in shared memory, summed up over restarts.
+my @counted =
+  qw(reuse_waits buried_relations buried_databases sync_fallbacks);
+my %total;
+foreach my $node (@nodes)
+{
+	$total{ $node->name }{$_} = 0 foreach @counted;
+}
+
+# At which point a worker is held.
+my %held;
+
+# What slows a worker, and other settings.
+my %slow =
+  ('lazydrop.pass_delay' => q{'60s'}, 'lazydrop.removal_rate' => q{'1MB'});
+my %tiny = ('lazydrop.max_pending' => 16);
+my %small = ('shared_buffers' => q{'1MB'});
+
+# Have the background writer keep files open.  Only where no name comes back that the
+# worker has settled, or a checkpoint in binary-upgrade mode: there, as in stock, nobody
+# tells it to close them.
+my %bgwriter = (
+	'bgwriter_delay' => q{'10ms'},
+	'bgwriter_lru_maxpages' => 1000,
+	'bgwriter_lru_multiplier' => 10);
+
+sub catch_up
+{
+	$primary->wait_for_replay_catchup($standby);
+	return;
+}
+
+sub sum_up
+{
+	my ($node) = @_;
+	my $stats = stats($node);
+	$total{ $node->name }{$_} += $stats->{$_} foreach @counted;
+	return;
+}
+
+# The settings of a server for a round, which its next start or reload reads.
+my %settings = map { $_->name => {} } @nodes;
+
+sub configure
+{
+	my ($node) = @_;
+	my %conf = (
+		'fsync' => 'off',
+		'lazydrop.max_pending' => 16384,
+		'lazydrop.pass_delay' => 0,
+		'lazydrop.removal_rate' => 0,
+		'shared_buffers' => q{'16MB'},
+		%{ $settings{ $node->name } });
+	my $file = $node->data_dir . '/storm.conf';
+	open(my $fh, '>', $file) or die "could not create $file: $!";
+	print $fh "$_ = $conf{$_}\n" foreach sort keys %conf;
+	close($fh);
+	return;
+}
+
+sub release_worker
+{
+	my ($node) = @_;
+	my $point = delete $held{ $node->name };
+	release($node, $point) if defined $point;
+	return;
+}
+
+# A worker that is held would hold up a fast shutdown.
+sub stop_node
+{
+	my ($node, $mode) = @_;
+	release_worker($node) if $mode ne 'immediate';
+	delete $held{ $node->name };
+	sum_up($node);
+	$node->stop($mode);
+	return;
+}
+
+my @crc_table = map {
+	my $value = $_;
+	$value = $value & 1 ? ($value >> 1) ^ 0x82F63B78 : $value >> 1
+	  foreach 1 .. 8;
+	$value;
+} 0 .. 255;
+
+sub crc32c
+{
+	my ($data) = @_;
+	my $crc = 0xFFFFFFFF;
+	$crc = ($crc >> 8) ^ $crc_table[ ($crc ^ $_) & 0xFF ]
+	  foreach unpack('C*', $data);
+	return $crc ^ 0xFFFFFFFF;
+}
+
+# Set the next OID of a server that has been shut down.
+sub set_next_oid
+{
+	my ($node, $oid) = @_;
+	my $name = $node->data_dir . '/global/pg_control';
+	open(my $file, '+<:raw', $name) or die "could not open $name: $!";
+	my $control;
+	read($file, $control, 512) == 512 or die "could not read $name: $!";
+
+	my ($shown) = run_command([ 'pg_controldata', $node->data_dir ]);
+	die "the server was not shut down:\n$shown"
+	  unless $shown =~ /^Database cluster state: +shut down$/m;
+	my ($old) = $shown =~ /NextOID: +([0-9]+)$/m;
+	die "the next OID is not where it is expected in $name"
+	  unless unpack('L', substr($control, NEXT_OID_OFFSET, 4)) == $old;
+
+	# The checksum is what fits what is before it.
+	my ($crc_at) = grep {
+		crc32c(substr($control, 0, $_)) ==
+		  unpack('L', substr($control, $_, 4))
+	} map { $_ * 4 } 64 .. 126;
+	die "no checksum in $name" unless defined $crc_at;
+	substr($control, NEXT_OID_OFFSET, 4) = pack('L', $oid);
+	substr($control, $crc_at, 4) =
+	  pack('L', crc32c(substr($control, 0, $crc_at)));
+	seek($file, 0, 0) or die "could not seek in $name: $!";
+	print $file $control;
+	close($file) or die "could not write $name: $!";
+	return;
+}
+
+# Whether the primary is in binary-upgrade mode.
+my $upgraded = 0;
+
+sub start_primary
+{
+	if ($upgraded)
+	{
+		system_or_bail(
+			'pg_ctl', '--wait',
+			'--pgdata' => $primary->data_dir,
+			'--log' => $primary->logfile,
+			'--options' => '-b',
+			'start');
+		$primary->_update_pid(1);
+	}
+	else
+	{
+		$primary->start;
+	}
+	return;
+}
+
+# --- what the sessions do -----------------------------------------------------------
+
+my $schema = q{
+CREATE TABLE model (name name PRIMARY KEY, tag bigint NOT NULL, n int NOT NULL,
+	unlogged boolean NOT NULL, long boolean NOT NULL);
+CREATE TABLE progress (session text PRIMARY KEY, done int NOT NULL);
+-- numbers that relations have had: the last owner, the round in which it came to it,
+-- and how many owners there were before
+CREATE TABLE seen (num oid, spc oid, name name, owner text, round int,
+	reuses int DEFAULT 0, PRIMARY KEY (num, spc));
+CREATE TABLE temporary (num oid, living boolean, dropped boolean);
+CREATE SEQUENCE tags START %d;
+
+CREATE FUNCTION payload(tag bigint, id int, long boolean) RETURNS text
+IMMUTABLE LANGUAGE sql RETURN
+	repeat(md5(tag || ' ' || id), CASE WHEN long AND id % 20 = 0 THEN 100 ELSE 8 END);
+
+CREATE FUNCTION fill(v_name name, v_long boolean) RETURNS model LANGUAGE plpgsql AS $$
+DECLARE
+	m model;
+BEGIN
+	m.name := v_name;
+	m.tag := nextval('tags');
+	m.n := CASE WHEN random() < 0.03 THEN 800 ELSE floor(random() * 70) END;
+	m.long := v_long;
+	m.unlogged := relpersistence = 'u' FROM pg_class
+		WHERE oid = v_name::regclass;
+	EXECUTE format('INSERT INTO %I SELECT $1, g, payload($1, g, $3)
+		FROM generate_series(1, $2) AS g', v_name) USING m.tag, m.n, m.long;
+	INSERT INTO model SELECT m.*
+		ON CONFLICT (name) DO UPDATE SET tag = m.tag, n = m.n,
+			unlogged = m.unlogged, long = m.long;
+	RETURN m;
+END $$;
+
+-- Note the numbers of a table and what belongs to it.
+CREATE FUNCTION note(v_name name, v_round int) RETURNS void LANGUAGE sql AS $$
+	WITH heaps AS (
+		SELECT unnest(ARRAY[oid, reltoastrelid]) AS heap FROM pg_class
+			WHERE oid = v_name::regclass),
+	rels AS (
+		SELECT heap AS rel FROM heaps
+		UNION ALL
+		SELECT indexrelid FROM pg_index JOIN heaps ON indrelid = heap)
+	INSERT INTO seen SELECT relfilenode, reltablespace, v_name,
+			concat_ws(' ', oid, relname), v_round
+		FROM pg_class JOIN rels ON oid = rel
+		ON CONFLICT (num, spc) DO UPDATE SET name = v_name,
+			owner = excluded.owner, round = v_round, reuses = seen.reuses + 1
+			WHERE seen.owner <> excluded.owner
+$$;
+
+CREATE FUNCTION make(v_name name, v_plain boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+	long boolean := NOT v_plain AND random() < 0.15;
+	space text := CASE WHEN NOT v_plain AND random() < 0.2
+		THEN 'TABLESPACE there' ELSE '' END;
+BEGIN
+	EXECUTE format('CREATE %s TABLE %I (tag bigint, id int, pad %s) %s',
+		CASE WHEN random() < 0.2 THEN 'UNLOGGED' ELSE '' END, v_name,
+		CASE WHEN long THEN 'text STORAGE EXTERNAL' ELSE 'varchar(256)' END, space);
+	PERFORM fill(v_name, long);
+	EXECUTE format('CREATE INDEX %I ON %I (tag, id) %s', v_name || '_i', v_name, space);
+END $$;
+
+CREATE PROCEDURE finish(v_session text) LANGUAGE plpgsql AS $$
+DECLARE
+	v_done int;
+BEGIN
+	INSERT INTO progress VALUES (v_session, 1)
+		ON CONFLICT (session) DO UPDATE SET done = progress.done + 1
+		RETURNING done INTO v_done;
+	COMMIT;
+	RAISE NOTICE 'done %', v_done;
+END $$;
+
+-- A temporary table gets many numbers, whoever has them in other files.
+CREATE PROCEDURE use_temporary(v_times int) LANGUAGE plpgsql AS $$
+DECLARE
+	v_num oid;
+	v_tag bigint;
+BEGIN
+	CREATE TEMPORARY TABLE IF NOT EXISTS scratch (tag bigint, id int);
+	FOR i IN 1 .. v_times LOOP
+		COMMIT;
+		ASSERT (SELECT count(*) = max(id) OR count(*) = 0 FROM scratch),
+			'rows of a temporary table are lost';
+		ASSERT (SELECT count(DISTINCT tag) <= 1 FROM scratch),
+			'a temporary table has rows of another one';
+		v_tag := nextval('tags');
+		TRUNCATE scratch;
+		INSERT INTO scratch SELECT v_tag, g FROM generate_series(1, 400) AS g;
+		v_num := pg_relation_filenode('scratch');
+		INSERT INTO temporary SELECT v_num,
+			EXISTS (SELECT FROM pg_class
+				WHERE relfilenode = v_num AND reltablespace = 0
+				AND relpersistence <> 't'),
+			EXISTS (SELECT FROM seen WHERE num = v_num AND spc = 0);
+	END LOOP;
+	IF random() < 0.3 THEN
+		DROP TABLE scratch;
+	END IF;
+END $$;
+
+-- Do something to one of the session's tables, many times.
+CREATE PROCEDURE storm(v_session text, v_ops int, v_width int, v_round int)
+LANGUAGE plpgsql AS $$
+DECLARE
+	v_name name;
+	v_dice float8;
+	v_text text;
+	m model;
+BEGIN
+	FOR i IN 1 .. v_ops LOOP
+		v_name := v_session || (1 + floor(random() * v_width))::int;
+		v_dice := random();
+		SELECT * INTO m FROM model WHERE name = v_name;
+		IF v_dice < 0.06 THEN
+			CALL use_temporary(6);
+		ELSIF v_dice < 0.10 THEN
+			PERFORM make('rolled', false);
+			IF m.name IS NOT NULL THEN
+				EXECUTE format('TRUNCATE %I', v_name);
+				PERFORM fill(v_name, m.long);
+			END IF;
+			ROLLBACK;
+		ELSIF v_dice < 0.13 THEN
+			BEGIN
+				PERFORM make('rolled', false);
+				IF m.name IS NOT NULL THEN
+					EXECUTE format('DROP TABLE %I', v_name);
+				END IF;
+				RAISE EXCEPTION USING errcode = 'LD001';
+			EXCEPTION WHEN SQLSTATE 'LD001' THEN
+				NULL;
+			END;
+		ELSIF m.name IS NULL THEN
+			PERFORM make(v_name, false);
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.23 THEN
+			EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(name), ', ')
+				FROM model WHERE name ~ ('^' || v_session));
+			PERFORM fill(name, long), note(name, v_round) FROM model
+				WHERE name ~ ('^' || v_session);
+		ELSIF v_dice < 0.37 THEN
+			EXECUTE format('DROP TABLE %I', v_name);
+			DELETE FROM model WHERE name = v_name;
+		ELSIF v_dice < 0.52 THEN
+			EXECUTE format('TRUNCATE %I', v_name);
+			PERFORM fill(v_name, m.long);
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.60 THEN
+			EXECUTE format('CLUSTER %I USING %I', v_name, v_name || '_i');
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.68 THEN
+			EXECUTE format('REINDEX TABLE %I', v_name);
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.76 THEN
+			v_text := CASE WHEN reltablespace = 0 THEN 'there' ELSE 'pg_default' END
+				FROM pg_class WHERE oid = v_name::regclass;
+			EXECUTE format('ALTER TABLE %I SET TABLESPACE %s', v_name, v_text);
+			IF random() < 0.5 THEN
+				EXECUTE format('ALTER INDEX %I SET TABLESPACE %s', v_name || '_i', v_text);
+			END IF;
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.82 THEN
+			EXECUTE format('ALTER TABLE %I SET %s', v_name,
+				CASE WHEN m.unlogged THEN 'LOGGED' ELSE 'UNLOGGED' END);
+			UPDATE model SET unlogged = NOT unlogged WHERE name = v_name;
+			PERFORM note(v_name, v_round);
+		ELSIF v_dice < 0.92 THEN
+			EXECUTE format('DROP TABLE %I', v_name);
+			PERFORM make(v_name, false);
+			PERFORM note(v_name, v_round);
+		ELSE
+			v_text := nextval('tags');
+			EXECUTE format('UPDATE %I SET tag = $1, pad = payload($1, id, $2)', v_name)
+				USING v_text::bigint, m.long;
+			UPDATE model SET tag = v_text::bigint WHERE name = v_name;
+			PERFORM note(v_name, v_round);
+		END IF;
+		CALL finish(v_session);
+	END LOOP;
+END $$;
+
+-- For binary-upgrade mode: all numbers are given, those that a DROP TABLE has just
+-- left.  (A TRUNCATE removes files there without telling WAL, so there is none.)
+CREATE PROCEDURE upgrade_storm(v_session text, v_base bigint, v_pool bigint,
+	v_ops int, v_width int, v_round int)
+LANGUAGE plpgsql AS $$
+DECLARE
+	v_slot int;
+	v_name name;
+	v_oid bigint;
+	v_free oid[];
+	m model;
+BEGIN
+	FOR i IN 1 .. v_ops LOOP
+		v_slot := 1 + floor(random() * v_width);
+		v_name := v_session || v_slot;
+		v_oid := v_base + 10 * v_slot;
+		SELECT array_agg(num::oid ORDER BY random()) INTO v_free
+			FROM generate_series(v_pool, v_pool + 2 * v_width) AS num
+			WHERE NOT EXISTS (SELECT FROM pg_class WHERE relfilenode = num);
+		PERFORM binary_upgrade_set_next_heap_relfilenode(v_free[1]),
+			binary_upgrade_set_next_index_relfilenode(v_free[2]);
+		SELECT * INTO m FROM model WHERE name = v_name;
+		IF m.name IS NULL THEN
+			PERFORM binary_upgrade_set_next_heap_pg_class_oid(v_oid::oid),
+				binary_upgrade_set_next_index_pg_class_oid((v_oid + 1)::oid),
+				binary_upgrade_set_next_pg_type_oid((v_oid + 2)::oid),
+				binary_upgrade_set_next_array_pg_type_oid((v_oid + 3)::oid);
+			PERFORM make(v_name, true);
+			PERFORM note(v_name, v_round);
+		ELSE
+			EXECUTE format('DROP TABLE %I', v_name);
+			DELETE FROM model WHERE name = v_name;
+		END IF;
+		CALL finish(v_session);
+	END LOOP;
+END $$;
+
+-- Go on until the counter, which began at v_base, has passed a number.  Returns the
+-- numbers given.
+CREATE PROCEDURE pass(v_base bigint, v_number bigint, INOUT v_given oid[])
+LANGUAGE plpgsql AS $$
+BEGIN
+	CREATE TABLE passing ();
+	v_given := '{}';
+	LOOP
+		COMMIT;
+		TRUNCATE passing;
+		v_given := v_given || pg_relation_filenode('passing')::oid;
+		EXIT WHEN (v_given[cardinality(v_given)]::bigint - v_base + 4294967296)
+			% 4294967296 > v_number - v_base;
+	END LOOP;
+	DROP TABLE passing;
+END $$;
+
+-- Compare everything with what must be there.
+CREATE FUNCTION check_all(OUT checked int, OUT wrong text) LANGUAGE plpgsql AS $$
+DECLARE
+	m model;
+	s record;
+	v_how text;
+	v_list text;
+BEGIN
+	checked := 0;
+	FOR m IN SELECT * FROM model
+		WHERE NOT (unlogged AND pg_is_in_recovery()) ORDER BY name
+	LOOP
+		checked := checked + 1;
+		BEGIN
+			FOREACH v_how IN ARRAY ARRAY['seqscan', 'indexscan', 'indexonlyscan'] LOOP
+				PERFORM set_config('enable_' || h, (h = v_how)::text, true)
+					FROM unnest(ARRAY['seqscan', 'bitmapscan', 'indexscan',
+						'indexonlyscan']) AS h;
+				EXECUTE format('SELECT count(*) AS n, coalesce(sum(id), 0) AS sum,
+					count(*) FILTER (WHERE tag IS DISTINCT FROM $1 OR %s) AS bad
+					FROM %I WHERE %s',
+					CASE v_how WHEN 'indexonlyscan' THEN 'false'
+						ELSE 'pad IS DISTINCT FROM payload($1, id, $2)' END,
+					m.name,
+					CASE v_how WHEN 'seqscan' THEN 'true' ELSE 'tag = $1' END)
+					INTO s USING m.tag, m.long;
+				IF s.n <> m.n OR s.bad <> 0 OR s.sum <> m.n::bigint * (m.n + 1) / 2 THEN
+					wrong := concat_ws(E'\n', wrong, format(
+						'%s of table %s (file %s, tag %s): %s rows, of them %s wrong, sum %s, expected %s',
+						v_how, m.name, pg_relation_filepath(m.name::regclass), m.tag,
+						s.n, s.bad, s.sum, m.n));
+				END IF;
+			END LOOP;
+			IF EXISTS (SELECT FROM pg_extension WHERE extname = 'amcheck') THEN
+				PERFORM bt_index_check((m.name || '_i')::regclass, true);
+			END IF;
+		EXCEPTION WHEN OTHERS THEN
+			wrong := concat_ws(E'\n', wrong,
+				format('table %s: %s', m.name, SQLERRM));
+		END;
+	END LOOP;
+	SELECT string_agg(relname, ' ') INTO v_list FROM pg_class
+		WHERE relkind = 'r' AND relname ~ '^([a-z][0-9]+|rolled)$'
+		AND NOT EXISTS (SELECT FROM model WHERE name = relname);
+	IF v_list IS NOT NULL THEN
+		wrong := concat_ws(E'\n', wrong, 'tables that should not be there: ' || v_list);
+	END IF;
+END $$;
+};
+
+my $tags = 0;
+my $amcheck = $primary->check_extension('amcheck');
+
+sub create_schema
+{
+	my ($database) = @_;
+	$primary->safe_psql($database, $schema =~ s/%d/++$tags . '0000000'/er);
+	$primary->safe_psql($database, 'CREATE EXTENSION amcheck') if $amcheck;
+	return;
+}
+
+$primary->safe_psql('postgres',
+	"CREATE EXTENSION pg_buffercache;\nCREATE TABLESPACE there LOCATION ''");
+$primary->safe_psql('postgres', "CREATE DATABASE $_")
+  foreach qw(other template_a);
+create_schema($_) foreach qw(postgres other template_a);
+
+# Two templates whose tables have the same numbers, and other rows.
+$primary->safe_psql('template_a',
+	q{SELECT setseed(0.5); SELECT make(('t' || g)::name, true) FROM generate_series(1, 8) AS g}
+);
+$primary->safe_psql('postgres',
+	'CREATE DATABASE template_b TEMPLATE template_a');
+$primary->safe_psql(
+	'template_b', q{
+	ALTER SEQUENCE tags RESTART 90000000;
+	DO $$
+	DECLARE
+		m model;
+	BEGIN
+		FOR m IN SELECT * FROM model LOOP
+			EXECUTE format('DELETE FROM %I', m.name);
+			PERFORM fill(m.name, m.long);
+		END LOOP;
+	END $$});
+
+# Databases that are dropped and created with the same OID: two that choose it, and
+# one that gets it from the counter at the beginning of each round.
+my %databases =
+  map { $_->[0] => { name => $_->[0], oid => $_->[1], created => 0 } }
+  ([ 'again1', 90001 ], [ 'again2', 90002 ], [ 'counted', undef ]);
+my %database_oids;
+my $database_reuses = 0;
+
+sub all_databases
+{
+	return ('postgres', 'other',
+		grep { $databases{$_}{exists} } sort keys %databases);
+}
+
+my $round = 0;
+
+# How often what was done.
+my %done;
+
+# A session that runs a script on the primary in the background.
+sub start_session
+{
+	my ($name, $database, $ops, $script) = @_;
+	my $base = $PostgreSQL::Test::Utils::tmp_check . "/session_$name";
+	unlink map { "$base.$_" } qw(sql out err);
+	append_to_file("$base.sql", $script);
+	my %session = (
+		name => $name,
+		database => $database,
+		ops => $ops,
+		err => "$base.err",);
+	$session{before} = done_by(\%session);
+	$session{process} = IPC::Run::start(
+		[
+			$primary->installed_command('psql'),
+			'--no-psqlrc', '--quiet', '--tuples-only', '--no-align',
+			'--set' => 'ON_ERROR_STOP=1',
+			'--dbname' => $primary->connstr($database),
+			'--file' => "$base.sql"
+		],
+		'<' => \'',
+		'>' => "$base.out",
+		'2>' => "$base.err",
+		IPC::Run::timeout(20 * $PostgreSQL::Test::Utils::timeout_default));
+	return \%session;
+}
+
+# How many operations a session has done, ever.
+sub done_by
+{
+	my ($session) = @_;
+	return $primary->safe_psql($session->{database},
+		"SELECT coalesce((SELECT done FROM progress WHERE session = '$session->{name}'), 0)"
+	);
+}
+
+# How many it was told that they are done.
+sub acknowledged
+{
+	my ($session) = @_;
+	my @done = -e $session->{err}
+	  && slurp_file($session->{err}) =~ /NOTICE:  done ([0-9]+)$/mg;
+	return @done ? $done[-1] : $session->{before};
+}
+
+# Wait until so many of all operations are done, as a fraction.
+sub wait_for_progress
+{
+	my ($fraction, @sessions) = @_;
+	wait_until(
+		sub {
+			my $done = 0;
+			my $ops = 0;
+			foreach my $session (@sessions)
+			{
+				$done += acknowledged($session) - $session->{before};
+				$ops  += $session->{ops};
+				return 1
+				  if -e $session->{err}
+				  && slurp_file($session->{err}) =~ /ERROR|FATAL/;
+			}
+			return $done >= $fraction * $ops;
+		}) or die 'sessions do not get on';
+	return;
+}
+
+# --- what is compared -----------------------------------------------------------------
+
+my $checked = 0;
+
+sub contents_are_right
+{
+	my ($what, @databases) = @_;
+	catch_up();
+	foreach my $node (@nodes)
+	{
+		my $wrong = '';
+		foreach my $database (all_databases(), @databases)
+		{
+			my ($ret, $out, $err) =
+			  $node->psql($database, 'SELECT * FROM check_all()');
+			my ($n, $text) = ($out // '') =~ /^([0-9]+)\|(.*)$/s;
+			$checked += $n // 0;
+			$wrong .= "$database: " . ($text // '') . "$err\n"
+			  if $ret != 0 || $text ne '';
+		}
+		is($wrong, '',
+			"round $round, $what: contents are right on " . $node->name);
+	}
+	return;
+}
+
+sub evict
+{
+	$_->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()')
+	  foreach @nodes;
+	return;
+}
+
+# Files that no relation and no database has, as paths.
+sub stray_files
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my %known;
+	my %skip;
+
+	foreach my $line (
+		split /\n/,
+		$node->safe_psql(
+			'postgres', 'SELECT oid, datallowconn, datname FROM pg_database'))
+	{
+		my ($oid, $connect, $name) = split /\|/, $line;
+		$known{$oid} = 1;
+		if ($connect eq 'f')
+		{
+			$skip{$oid} = 1;
+			next;
+		}
+		$known{"$oid/$_"} = 1 foreach split /\n/, $node->safe_psql(
+			$name, q{
+			SELECT coalesce(nullif(reltablespace, 0), dattablespace) || '/' ||
+				pg_relation_filenode(c.oid)
+			FROM pg_class c, pg_database
+			WHERE datname = current_database() AND
+				pg_relation_filenode(c.oid) IS NOT NULL});
+	}
+
+	my @strays;
+	foreach my $directory (
+		grep { -d } (glob("'$data/base/*'"), glob("'$data/pg_tblspc/'*/*/*")))
+	{
+		my ($space) = $directory =~ m{/pg_tblspc/([0-9]+)/};
+		my ($oid) = $directory =~ m{/([0-9]+)$} or next;
+		$space //= 1663;
+		next if $skip{$oid};
+		my $path = substr($directory, length($data) + 1);
+		if (!$known{$oid})
+		{
+			push @strays, $path;
+			next;
+		}
+		opendir(my $dir, $directory)
+		  or die "could not open $directory: $!";
+		foreach my $file (readdir($dir))
+		{
+			my ($temporary, $number) =
+			  $file =~
+			  /^(t[0-9]+_)?([0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$/
+			  or next;
+			push @strays, "$path/$file"
+			  if $temporary || !$known{"$oid/$space/$number"};
+		}
+		closedir($dir);
+	}
+	return @strays;
+}
+
+# Files that an interrupted transaction had created when the primary died stay for
+# ever, as in stock.
+my %excused;
+
+sub number_of
+{
+	my ($path) = @_;
+	return $path =~ s/(_[a-z]+)?(\.[0-9]+)?$//r;
+}
+
+sub no_files_stay
+{
+	my ($what) = @_;
+	foreach my $node (@nodes)
+	{
+		is( join(
+				"\n", grep { !$excused{ number_of($_) } } stray_files($node)),
+			'',
+			"round $round, $what: no file of what was dropped stays on "
+			  . $node->name);
+	}
+	return;
+}
+
+# Have the workers do what is left, and look at all there is.
+sub drain
+{
+	foreach my $node (@nodes)
+	{
+		delete @{ $settings{ $node->name } }{ keys %slow };
+		configure($node);
+		$node->reload;
+		release_worker($node);
+	}
+	restartpoint();
+	wait_for_nothing(@nodes);
+	evict();
+	contents_are_right('nothing pending, from disk',
+		'template_a', 'template_b');
+	no_files_stay('nothing pending');
+	return;
+}
+
+# --- databases ---------------------------------------------------------------------------
+
+sub create_database
+{
+	my ($database) = @_;
+	my $template = one_of(qw(template_a template_b));
+	@$database{qw(space other)} =
+	  chance(0.5) ? qw(pg_default there) : qw(there pg_default);
+	$primary->safe_psql('postgres',
+			"CREATE DATABASE $database->{name} TEMPLATE $template"
+		  . (defined $database->{oid} ? " OID $database->{oid}" : '')
+		  . ' STRATEGY '
+		  . one_of(qw(wal_log file_copy))
+		  . " TABLESPACE $database->{space}");
+	$database->{exists} = 1;
+	my $oid = $primary->safe_psql('postgres',
+		"SELECT oid FROM pg_database WHERE datname = '$database->{name}'");
+	$database_reuses++ if $database_oids{$oid}++;
+	return;
+}
+
+sub drop_database
+{
+	my ($database) = @_;
+	return unless $database->{exists};
+	$primary->safe_psql('postgres', "DROP DATABASE $database->{name}");
+	$database->{exists} = 0;
+	return;
+}
+
+sub storm_in_database
+{
+	my ($database, $ops) = @_;
+	$primary->safe_psql($database->{name},
+		'SELECT setseed(' . rand() . "); CALL storm('t', $ops, 10, $round)");
+	return;
+}
+
+sub database_cycle
+{
+	my $database = $databases{ one_of(qw(again1 again2)) };
+	if ($database->{exists})
+	{
+		# Move it, and a table back.
+		if (!$upgraded && chance(0.3))
+		{
+			my ($from, $to) = @$database{qw(space other)};
+			$primary->safe_psql(
+				$database->{name}, qq{
+				ALTER TABLE ALL IN TABLESPACE $to SET TABLESPACE $from;
+				ALTER INDEX ALL IN TABLESPACE $to SET TABLESPACE $from});
+			$primary->safe_psql('postgres',
+				"ALTER DATABASE $database->{name} SET TABLESPACE $to");
+			@$database{qw(space other)} = ($to, $from);
+			$done{move}++;
+			$primary->safe_psql($database->{name},
+				qq{SELECT make('t100', true); ALTER TABLE t100 SET TABLESPACE $from}
+			) if chance(0.5);
+		}
+		storm_in_database($database, 8) if !$upgraded && chance(0.5);
+		drop_database($database);
+	}
+	create_database($database);
+	storm_in_database($database, 6) if !$upgraded && chance(0.5);
+	return;
+}
+
+# --- what happens while the sessions are at work ------------------------------------------
+
+# After a crash, unlogged tables are empty.
+sub primary_is_back
+{
+	my ($crashed) = @_;
+	start_primary();
+	return unless $crashed;
+	$primary->safe_psql($_, 'UPDATE model SET n = 0 WHERE unlogged')
+	  foreach (all_databases(), qw(template_a template_b));
+	return;
+}
+
+# Have files synced, of which TAP tests save the time, from here to the end of a
+# checkpoint and a restartpoint.
+sub set_fsync
+{
+	my ($value) = @_;
+	restartpoint();
+	foreach my $node (@nodes)
+	{
+		$settings{ $node->name }{fsync} = $value;
+		configure($node);
+		$node->reload;
+		$node->poll_query_until('postgres',
+			"SELECT current_setting('fsync') = '$value'");
+	}
+	return;
+}
+
+sub restartpoint
+{
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	catch_up();
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	return;
+}
+
+my %actions = (
+	checkpoint => sub { $primary->safe_psql('postgres', 'CHECKPOINT') },
+	restartpoint => \&restartpoint,
+	evict => \&evict,
+	database => \&database_cycle,
+	fsync_on => sub { set_fsync('on') },
+	fsync_off => sub { set_fsync('off') },
+	release_primary => sub { release_worker($primary) },
+	release_standby => sub { release_worker($standby) },
+	standby_fast => sub {
+		stop_node($standby, 'fast');
+		$standby->start;
+	},
+	standby_immediate => sub {
+		stop_node($standby, 'immediate');
+		$standby->start;
+	},
+
+	# these end the round
+	primary_fast => sub { stop_node($primary, 'fast') },
+	primary_immediate => sub { stop_node($primary, 'immediate') },);
+
+# --- a round -------------------------------------------------------------------------
+
+my $numbers_skipped = 0;
+my %temporary = (all => 0, living => 0, dropped => 0);
+
+# The settings of a round, as text.
+sub describe
+{
+	my ($what) = @_;
+	return
+		'{'
+	  . join(', ', map { "$_ " . describe($what->{$_}) } sort keys %$what)
+	  . '}'
+	  if ref $what eq 'HASH';
+	return '(' . join(' ', map { describe($_) } @$what) . ')'
+	  if ref $what eq 'ARRAY';
+	return $what;
+}
+
+# The numbers that permanent tables of a session and their indexes have.
+sub numbers_of
+{
+	my ($session) = @_;
+	return split /\n/, $primary->safe_psql(
+		'postgres', qq{
+		SELECT relfilenode FROM pg_class
+		WHERE relname ~ '^$session\[0-9]+(_i)?\$' AND reltablespace = 0
+		ORDER BY 1});
+}
+
+# Where the numbers that are in use lie closest: just before them.
+sub before_living_numbers
+{
+	my @numbers = map { numbers_of($_) } qw(a b);
+	my ($best, $most) = (BASE, 0);
+	foreach my $from (@numbers)
+	{
+		my $n = grep { $_ >= $from && $_ < $from + 150 } @numbers;
+		($best, $most) = ($from, $n) if $n > $most;
+	}
+	return $best - 10;
+}
+
+# A table for the workers to be held at.
+sub create_to_hold
+{
+	$primary->safe_psql('postgres', 'CREATE TABLE IF NOT EXISTS to_hold ()');
+	return;
+}
+
+# Stop the primary, set the counter back, and start again with other settings; give
+# the standby other settings.  Its worker is let go only then: it may be held, and
+# have much to do, over several rounds.
+sub begin_round
+{
+	my ($r) = @_;
+	create_to_hold() unless $upgraded;
+	drop_counted() unless $r->{skip};
+	catch_up();
+	$r->{base} = before_living_numbers() if $r->{temporary};
+	note "round $round: " . describe($r);
+
+	stop_node($primary, 'fast');
+	set_next_oid($primary, $r->{base});
+	$settings{primary} = { %{ $r->{primary} // {} } };
+	configure($primary);
+	$upgraded = $r->{upgrade} // 0;
+	start_primary();
+	if (!$upgraded && !$r->{skip})
+	{
+		create_database($databases{counted});
+		create_to_hold();
+	}
+
+	my %hold;
+	foreach my $node (@nodes)
+	{
+		my $point = $r->{ 'hold_' . $node->name } or next;
+		next if $point eq ($held{ $node->name } // '');
+		hold_at($node, $point);
+		$hold{ $node->name } = $point;
+	}
+	if ($r->{standby})
+	{
+		$settings{standby} = { %{ $r->{standby} } };
+		configure($standby);
+		$standby->reload;
+		release_worker($standby)
+		  unless ($r->{hold_standby} // '') eq ($held{standby} // '');
+	}
+	if (%hold)
+	{
+		%held = (%held, %hold);
+		$primary->safe_psql('postgres', 'DROP TABLE to_hold');
+		catch_up();
+		wait_for_wait($_, $held{ $_->name }, 'lazy drop worker')
+		  foreach grep { $hold{ $_->name } } @nodes;
+	}
+	return;
+}
+
+# An OID is also taken by a row that is not yet removed.
+sub drop_counted
+{
+	drop_database($databases{counted});
+	$primary->safe_psql('postgres', 'VACUUM pg_database');
+	return;
+}
+
+# Leave numbers pending that have no files any more, and the OID of a database, to
+# which the counter comes next.
+sub drop_for_skip
+{
+	my $oid_of = sub {
+		return $primary->safe_psql('postgres',
+			"SELECT oid FROM pg_database WHERE datname = '$_[0]'");
+	};
+	my $pending = $oid_of->('counted');
+	drop_counted();
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	create_database($databases{counted});
+	is( $oid_of->('counted'),
+		$pending + 1,
+		"round $round: the OID of a database that is pending is not chosen");
+
+	my @numbers = map { numbers_of($_) } qw(a b);
+	$primary->safe_psql('postgres', "DROP TABLE $_")
+	  foreach (
+		split /\n/,
+		$primary->safe_psql(
+			'postgres',
+			q{DELETE FROM model WHERE name ~ '^[ab]' RETURNING name}));
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	my $oid = $oid_of->('postgres');
+	is(scalar(grep { -e $primary->data_dir . "/base/$oid/$_" } @numbers),
+		0, "round $round: files of what is pending are gone");
+	cmp_ok(stats($primary)->{pending_relations},
+		'>=', @numbers, "round $round: but relations are pending");
+	return @numbers;
+}
+
+# The counter goes on until it has passed them.
+sub pending_was_skipped
+{
+	my ($base, @numbers) = @_;
+	@numbers = sort { $a <=> $b } grep { $_ > $base } @numbers;
+	my $given =
+	  $primary->safe_psql('postgres', "CALL pass($base, $numbers[-1], NULL)");
+	my %taken = map { $_ => 1 } $given =~ /[0-9]+/g, split /\n/,
+	  $primary->safe_psql('postgres',
+		"SELECT num FROM seen WHERE round = $round AND spc = 0");
+	cmp_ok(scalar(grep { $taken{ $_ - 1 } || $taken{ $_ + 1 } } @numbers),
+		'>', 0, "round $round: numbers next to pending ones were chosen");
+	is(join(' ', grep { $taken{$_} } @numbers),
+		'', "round $round: no number that is pending was chosen");
+	$numbers_skipped += @numbers;
+	return;
+}
+
+sub start_sessions
+{
+	my ($r) = @_;
+	my $ops = $r->{ops};
+
+	# Numbers of files that stay after a crash cannot be given.
+	my $crashes = $done{primary_immediate} // 0;
+	return map {
+		my ($name, $base) = @$_;
+		my $pool = $base + 1000 + 100 * $crashes;
+		start_session(
+			$name,
+			'postgres',
+			$ops,
+			qq{
+			SELECT setseed(@{[ rand() ]});
+			CALL upgrade_storm('$name', $base, $pool, $ops, 8, $round);}
+		)
+	} ([ 'u', 700000 ], [ 'v', 800000 ]) if $upgraded;
+
+	return map {
+		my ($name, $database, $share) = @$_;
+		my $half = int($ops * $share / 2);
+		start_session(
+			$name, $database, 2 * $half, qq{
+			SELECT setseed(@{[ rand() ]});
+			CALL storm('$name', $half, 16, $round);
+			SELECT format('VACUUM (%s) %I',
+				CASE WHEN random() < 0.5 THEN 'FULL' ELSE 'ANALYZE' END, name)
+				FROM model WHERE name ~ '^$name' AND random() < 0.5 \\gexec
+			SELECT count(note(name, $round)) FROM model WHERE name ~ '^$name';
+			CALL storm('$name', $half, 16, $round);})
+	} ([ 'a', 'postgres', 1 ], [ 'b', 'postgres', 1 ],
+		[ 'c', 'other', 0.3 ]);
+}
+
+# How far the counter had come when a session last noted a number: what it was about
+# to create when it was interrupted got a later one.
+sub last_noted
+{
+	my ($base, $session) = @_;
+	return $primary->safe_psql(
+		$session->{database}, qq{
+		SELECT coalesce(max((num::bigint - $base + 4294967296) % 4294967296), 0)
+		FROM seen WHERE round = $round AND name ~ '^$session->{name}'});
+}
+
+# The primary has been stopped: go on with it.  After a crash, files may stay of what
+# these sessions were about to create, and of nothing else; but, as in stock, an empty
+# first segment may stay of what was dropped by a commit just before the redo pointer,
+# if the request to unlink it came after that.
+sub go_on
+{
+	my ($base, $crashed, @sessions) = @_;
+	primary_is_back($crashed);
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	my @paths = grep { !$excused{ number_of($_) } } stray_files($primary);
+	if ($crashed)
+	{
+		my %full = map { number_of($_) => 1 }
+		  grep { $_ ne number_of($_) || -s $primary->data_dir . "/$_" }
+		  @paths;
+		my @empty = grep { !$full{$_} } @paths;
+		note "round $round: empty files: " . join(' ', @empty);
+		cmp_ok(scalar(@empty), '<=', 200,
+			"round $round: not many empty files stay");
+		@excused{@empty} = map { 1 } @empty;
+	}
+	my %stray = map { number_of($_) => 1 }
+	  grep { !$excused{ number_of($_) } } @paths;
+
+	my ($since) = sort { $a <=> $b } map { last_noted($base, $_) } @sessions;
+	my @wrong = grep {
+		my ($number) = /([0-9]+)$/;
+		!@sessions || !$upgraded && ($number - $base) % 4294967296 < $since
+	} sort keys %stray;
+	is(join("\n", @wrong),
+		'', "round $round: files stay only of what was being created");
+
+	# a table and its index; a table of each slot, with all that belongs to it
+	cmp_ok(
+		scalar(keys %stray),
+		'<=',
+		@sessions * ($upgraded ? 2 : 100),
+		"round $round: and not too many");
+	%excused = (%excused, %stray);
+	return;
+}
+
+# What has been given out in the round, and before.
+sub count_numbers
+{
+	foreach my $database (qw(postgres other))
+	{
+		# those of an interrupted session, too
+		$primary->safe_psql($database,
+			'SELECT count(note(name, 0)) FROM model');
+		my @counts = split /\|/, $primary->safe_psql(
+			$database, q{
+			SELECT count(*), count(*) FILTER (WHERE living),
+				count(*) FILTER (WHERE dropped) FROM temporary});
+		$temporary{$_} += shift @counts foreach qw(all living dropped);
+		$primary->safe_psql($database, 'DELETE FROM temporary');
+
+		# There is no autovacuum.
+		$primary->safe_psql($database,
+			$round % 20
+			? 'VACUUM model, progress, seen, temporary'
+			: 'VACUUM');
+	}
+	return;
+}
+
+# How often something was created, or replayed, whose name was pending.
+sub reuse_waits
+{
+	return
+	  map { $total{ $_->name }{reuse_waits} + stats($_)->{reuse_waits} }
+	  @nodes;
+}
+
+sub run_round
+{
+	my (%r) = @_;
+	my $at = time();
+	$round++;
+	$r{base} //= BASE;
+	$r{ops}  //= $r{upgrade} ? 300 : 60;
+	my @waits = reuse_waits();
+	begin_round(\%r);
+
+	my @skipped = $r{skip} ? drop_for_skip() : ();
+	$primary->safe_psql('postgres',
+			"CREATE TEMPORARY TABLE scratch (tag bigint, id int);\n"
+		  . "CALL use_temporary(160)")
+	  if $r{temporary};
+
+	my @sessions = start_sessions(\%r);
+	my $stopped;
+	foreach my $event (@{ $r{events} })
+	{
+		my ($fraction, $action) = @$event;
+		wait_for_progress($fraction, @sessions);
+		$actions{$action}->();
+		$done{$action}++;
+		$stopped = $action if $action =~ /^primary_/;
+	}
+	foreach my $session (@sessions)
+	{
+		my $ok = $session->{process}->finish;
+		ok($ok, "round $round: session $session->{name} has done its work")
+		  or diag slurp_file($session->{err}) =~ s/.*NOTICE:.*\n//gr
+		  unless $stopped;
+	}
+
+	# With nobody at work.
+	if ($r{crash})
+	{
+		stop_node($_, 'immediate') foreach @nodes;
+		$standby->start;
+		$done{crash}++;
+	}
+	my $crashed = $r{crash} || ($stopped // '') eq 'primary_immediate';
+	go_on($r{base}, $crashed, $stopped && $crashed ? @sessions : ())
+	  if $crashed || $stopped;
+
+	foreach my $session (@sessions)
+	{
+		cmp_ok(done_by($session), '>=', acknowledged($session),
+			"round $round: nothing is lost that session $session->{name} has committed"
+		);
+	}
+	pending_was_skipped($r{base}, @skipped) if $r{skip};
+	contents_are_right('as it is');
+	count_numbers();
+	drain() if $r{drain};
+
+	my @new_waits = reuse_waits();
+	note sprintf(
+		'round %d took %.1f s; names that came back while pending: %s',
+		$round,
+		time() - $at,
+		join(' and ', map { $new_waits[$_] - $waits[$_] } 0 .. $#waits));
+	return;
+}
+
+# --- the schedule ---------------------------------------------------------------------
+
+# What the standby has pending goes on from one round to the next, until it gets
+# other settings.
+my @schedule = (
+	{
+		standby => { %slow, %small },
+		events => [ [ 0.2, 'database' ] ]
+	},
+	{
+		primary => { %small, %bgwriter },
+		events => [
+			[ 0.1, 'database' ],
+			[ 0.5, 'evict' ],
+			[ 0.7, 'database' ],
+			[ 0.9, 'checkpoint' ]
+		]
+	},
+	{
+		hold_primary => 'lazydrop-worker',
+		skip => 1,
+		events => [ [ 0.5, 'evict' ], [ 0.7, 'standby_fast' ] ]
+	},
+	{
+		upgrade => 1,
+		primary => { %small, %bgwriter },
+		hold_primary => 'lazydrop-worker',
+		events => [ [ 0.5, 'evict' ] ]
+	},
+	{
+		primary => {%slow},
+		standby => { %small, %bgwriter },
+		hold_standby => 'lazydrop-worker',
+		events => [ [ 0.2, 'database' ], [ 0.7, 'checkpoint' ] ]
+	},
+	{
+		hold_primary => 'lazydrop-removal-step',
+		standby => {},
+		hold_standby => 'lazydrop-pass',
+		events => [
+			[ 0.1, 'database' ],
+			[ 0.3, 'checkpoint' ],
+			[ 0.8, 'release_primary' ]
+		],
+		drain => 1
+	},
+	{
+		base => NEAR_END,
+		primary => { %tiny, %slow, %small },
+		standby => {},
+		hold_standby => 'lazydrop-removal-step',
+		events => [ [ 0.2, 'database' ], [ 0.6, 'evict' ] ]
+	},
+	{
+		base => NEAR_END,
+		hold_primary => 'lazydrop-pass',
+		events => [
+			[ 0.2, 'database' ],
+			[ 0.5, 'standby_immediate' ],
+			[ 0.6, 'release_primary' ]
+		]
+	},
+	{
+		upgrade => 1,
+		standby => { %tiny, %slow },
+		hold_primary => 'lazydrop-removal-step',
+		events => [
+			[ 0.1, 'standby_fast' ],
+			[ 0.3, 'checkpoint' ],
+			[ 0.5, 'restartpoint' ],
+			[ 0.6, 'primary_immediate' ]
+		]
+	},
+	{
+		primary => {%slow},
+		standby => {%slow},
+		events => [
+			[ 0.1, 'fsync_on' ],
+			[ 0.6, 'fsync_off' ],
+			[ 0.7, 'standby_fast' ],
+			[ 0.8, 'primary_fast' ]
+		]
+	},
+	{ temporary => 1, ops => 20, primary => {%slow} },
+	{
+		primary => {%slow},
+		events => [ [ 0.3, 'database' ], [ 0.6, 'primary_immediate' ] ]
+	},
+	{
+		primary => {%slow},
+		events => [ [ 0.3, 'database' ] ],
+		crash => 1,
+		drain => 1
+	},);
+
+# Not full_page_writes, nor wal_consistency_checking: replay that begins before a name
+# has come back finds pages of its new owner, which stock does not survive either.
+my %extra = (
+	'io_method' => [ 'worker', 'sync' ],
+	'lazydrop.defer_files' => [ 'on', 'on', 'on', 'off' ],
+	'lazydrop.enabled' => [ 'on', 'on', 'on', 'off' ],
+	'lazydrop.max_pending' => [ 16, 500, 16384, 16384 ],
+	'lazydrop.pass_delay' => [ 0, q{'20ms'}, map { q{'60s'} } 1 .. 4 ],
+	'lazydrop.removal_rate' => [ 0, q{'1MB'} ],
+	'shared_buffers' => [ q{'1MB'}, q{'16MB'}, q{'256MB'} ]);
+
+sub random_settings
+{
+	return {
+		map  { $_ => one_of(@{ $extra{$_} }) }
+		grep { chance(0.5) || /pass_delay/ } sort keys %extra
+	};
+}
+
+# Additional rounds in binary-upgrade mode that are slow and that nothing ends early.
+my $quiet_upgrades = 0;
+
+sub random_round
+{
+	my %r = (
+		base => chance(0.3) ? NEAR_END : BASE,
+		primary => random_settings(),
+		upgrade => !$upgraded && chance(0.25),
+		drain => chance(0.3));
+	my @points =
+	  qw(lazydrop-worker lazydrop-pass lazydrop-pass-end lazydrop-removal lazydrop-removal-step);
+	if (chance(0.3))
+	{
+		# It does not take notice of these between two records.
+		$r{standby} = random_settings();
+		delete $r{standby}{"lazydrop.$_"} foreach qw(enabled defer_files);
+	}
+
+	# Names are to come back while they are pending.
+	$r{ops} = 40 + int(rand(80));
+	if ($r{upgrade})
+	{
+		$r{ops} *= 4;
+		delete $r{primary}{"lazydrop.$_"}
+		  foreach qw(enabled defer_files max_pending);
+		$r{primary} = { %{ $r{primary} }, %slow };
+	}
+
+	# A worker comes to such a point only if it is to do something.
+	foreach my $name (qw(primary standby))
+	{
+		next unless chance(0.25);
+		$r{"hold_$name"} = one_of(@points);
+		$r{$name} //= {};
+		delete $r{$name}{"lazydrop.$_"}
+		  foreach qw(enabled defer_files pass_delay);
+	}
+	$r{temporary} = 1 if !$r{upgrade} && chance(0.2);
+
+	my @can = grep { !/^primary_|fsync/ } sort keys %actions;
+	push @can, qw(database restartpoint);
+	$r{events} = [
+		map { [ sprintf('%.2f', $_), one_of(@can) ] }
+		sort { $a <=> $b } map { rand() * 0.9 } 1 .. 1 + int(rand(6))
+	];
+	if (chance(0.3))
+	{
+		push @{ $r{events} },
+		  [ 0.95, one_of(qw(primary_fast primary_immediate)) ];
+	}
+	else
+	{
+		$r{crash} = chance(0.2);
+		$quiet_upgrades++ if $r{upgrade} && !$r{hold_primary};
+	}
+	return %r;
+}
+
+run_round(%$_) foreach @schedule;
+
+# Then one round in which anything may happen, and three in which the standby's worker
+# leaves alone what comes back.
+my $bursts = 0;
+while (time() - $began < $seconds)
+{
+	run_round(random_round());
+
+	my %burst = (
+		ops => 40 + int(rand(80)),
+		base => one_of(BASE, NEAR_END),
+		primary => random_settings());
+	run_round(%burst, standby => {%slow});
+	run_round(%burst,
+		events => [ [ 0.5, one_of(qw(evict checkpoint database)) ] ])
+	  foreach 1 .. 2;
+	$bursts++;
+}
+
+# All is on disk.
+$round++;
+begin_round({ base => BASE, standby => {} });
+drain();
+foreach my $node (@nodes)
+{
+	stop_node($node, 'fast');
+	$node->start;
+}
+contents_are_right('after a restart', 'template_a', 'template_b');
+
+# --- what it was all about ----------------------------------------------------------------
+
+my ($on_primary, $on_standby) = reuse_waits();
+my $number_reuses = 0;
+$number_reuses += $primary->safe_psql($_, 'SELECT sum(reuses) FROM seen')
+  foreach qw(postgres other);
+note sprintf('%d rounds in %.0f s', $round, time() - $began);
+note
+  "reuses while pending: $on_primary on the primary, $on_standby on the standby";
+note "numbers that had a relation before: $number_reuses";
+note "numbers that were pending and not chosen: $numbers_skipped";
+note 'numbers of temporary relations: '
+  . "$temporary{all}, of them a living one's: $temporary{living}, of a dropped one: $temporary{dropped}";
+note "database OIDs that came back: $database_reuses";
+note "contents of relations compared: $checked";
+note 'done: ' . describe(\%done);
+note 'counted: ' . describe(\%total);
+cmp_ok(
+	$on_primary, '>=',
+	500 + 50 * $quiet_upgrades,
+	'names came back while they were pending on the primary');
+cmp_ok($on_standby, '>=', 800 + 50 * $bursts, 'and on the standby');
+cmp_ok($number_reuses, '>=', 2000, 'numbers came back');
+cmp_ok($database_reuses, '>=', 12, 'OIDs of databases came back');
+cmp_ok($numbers_skipped, '>=', 20, 'numbers that were pending were passed');
+cmp_ok($temporary{living}, '>=', 10,
+	'temporary relations had numbers of permanent ones');
+cmp_ok($temporary{dropped}, '>=', 50, 'and of dropped ones');
+
+foreach my $node (@nodes)
+{
+	$node->stop;
+	my $log = slurp_file($node->logfile);
+	ok($log =~ /(?:check|restart)point complete:.* sync files=[1-9]/,
+		'files were synced on ' . $node->name);
+	is( join(
+			"\n",
+			grep {
+				/PANIC|TRAP|invalid page|inconsistent page|could not (?:open|create|read|write|truncate|remove|fsync) (?:file|block)|was terminated by signal/
+			} split /\n/,
+			$log),
+		'',
+		'the log is clean on ' . $node->name);
+}
+
+done_testing();

@@ -1,0 +1,1182 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# The fork in the place of PostgreSQL itself, and PostgreSQL in the place of the fork:
+# on one data directory, after a clean stop and after a crash with entries pending; as
+# the standby of one another, with binaries swapped in the middle of replay, promotion
+# and pg_rewind; and with modules that were built for PostgreSQL.
+#
+# LAZYDROP_STOCK names an installation of PostgreSQL ("stock") that was built from the
+# same source with the same options, the directory above its bin.  With
+# LAZYDROP_STOCK_BUILD, the directory in which it was built, contrib's own regression
+# tests are run, too, with stock's modules in a server of the fork.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at wait_for_wait wait_until relation_files add_segments database_directories);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $stock = $ENV{LAZYDROP_STOCK} // '';
+plan skip_all =>
+  'LAZYDROP_STOCK does not name an installation of PostgreSQL built from the same source'
+  if $stock eq '';
+die "there is no server in \"$stock/bin\"" unless -x "$stock/bin/postgres";
+
+use constant MB => 1024 * 1024;
+
+my $has_injection_points = ($ENV{enable_injection_points} // '') eq 'yes';
+my $stock_modules = pg_config($stock, 'pkglibdir');
+my $stock_share = pg_config($stock, 'sharedir');
+
+# One configuration for both.  Nothing but a test's own doing makes a checkpoint, and the
+# worker does nothing until somebody needs it.
+my %settings = (
+	'allow_in_place_tablespaces' => 'on',
+	'autovacuum' => 'off',
+	'bgwriter_lru_maxpages' => '0',
+	'checkpoint_timeout' => '1h',
+	'dynamic_library_path' => "'\$libdir:$stock_modules'",
+	'hot_standby_feedback' => 'on',
+	'log_statement' => 'none',
+	'max_prepared_transactions' => '5',
+	'max_wal_size' => '4GB',
+	'shared_buffers' => '32MB',
+	'track_functions' => 'all',
+	'track_io_timing' => 'on',
+	'wal_keep_size' => '2GB',
+	'lazydrop.enabled' => 'on',
+	'lazydrop.max_pending' => '16384',
+	'lazydrop.pass_delay' => "'60s'",
+	'lazydrop.defer_files' => 'on',
+	'lazydrop.removal_rate' => '0',
+	'lazydrop.log_passes' => 'on');
+
+sub pg_config
+{
+	my ($install, $what) = @_;
+	my ($value, $err) = run_command([ "$install/bin/pg_config", "--$what" ]);
+	return $value;
+}
+
+# --- which binary ---------------------------------------------------------------------------
+
+sub command_of
+{
+	my ($kind, $command) = @_;
+	return $kind eq 'stock' ? "$stock/bin/$command" : $command;
+}
+
+# From its next start on, a node is one of the other kind.
+sub start_as
+{
+	my ($node, $kind) = @_;
+	$node->{_install_path} = $kind eq 'stock' ? $stock : undef;
+	$node->start;
+	my $version = $node->safe_psql('postgres', 'SELECT version()');
+	die $node->name . " is not $kind: $version"
+	  if ($version =~ /LazyDrop/) != ($kind eq 'fork');
+	return;
+}
+
+# --- what a node has -------------------------------------------------------------------------
+
+# All databases that can be connected to.
+sub databases
+{
+	my ($node) = @_;
+	return split /\n/, $node->safe_psql(
+		'postgres', q{
+		SELECT datname FROM pg_database
+		WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1});
+}
+
+# For each table, some catalogs included, the number of its rows, and a checksum.  What
+# is unlogged is left out, and what a prepared transaction has locked.
+sub contents
+{
+	my ($node) = @_;
+	my %contents;
+	foreach my $database (databases($node))
+	{
+		my $lines = $node->safe_psql(
+			$database, q{
+			SELECT format('SELECT %L, count(*), sum(hashtextextended(t::text, 0)::numeric) FROM %s AS t',
+				oid::regclass, oid::regclass)
+			FROM pg_class
+			WHERE relkind IN ('r', 'm') AND relpersistence = 'p' AND relname <> 'prepared'
+				AND (oid >= 16384 OR oid IN ('pg_class'::regclass, 'pg_attribute'::regclass))
+			ORDER BY oid \gexec});
+		$contents{"$1 in $database"} = $2
+		  while $lines =~ /^([^|]+)\|(\d+\|.*)$/mg;
+	}
+	return \%contents;
+}
+
+# Files and directories that no catalog knows.  On a primary, first segments wait for a
+# checkpoint.
+sub orphans
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my %known = map { $_ => 1 } map {
+		split /\n/, $node->safe_psql(
+			$_, q{
+			SELECT pg_relation_filepath(oid) FROM pg_class
+			WHERE pg_relation_filepath(oid) IS NOT NULL})
+	} databases($node);
+	my %allowed = map { $_ => 1 } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT oid FROM pg_database');
+	my %closed = map { $_ => 1 } split /\n/,
+	  $node->safe_psql('postgres',
+		'SELECT oid FROM pg_database WHERE NOT datallowconn');
+	my %tablespace = map { $_ => 1 } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT oid FROM pg_tablespace');
+
+	my @orphans;
+	foreach my $path (
+		map { substr($_, length($data) + 1) } (
+			glob("'$data'/global/*"),
+			glob("'$data'/base/*"),
+			glob("'$data'/base/*/*"),
+			glob("'$data'/pg_tblspc/*"),
+			glob("'$data'/pg_tblspc/*/*/*"),
+			glob("'$data'/pg_tblspc/*/*/*/*")))
+	{
+		if ($path =~ m{^pg_tblspc/([0-9]+)$})
+		{
+			push @orphans, $path unless $tablespace{$1};
+		}
+		elsif ($path =~ m{^(base|pg_tblspc/.*)/([0-9]+)$} && -d "$data/$path")
+		{
+			push @orphans, $path unless $allowed{$2};
+		}
+		elsif ($path =~
+			m{^(.*?([^/]+)/(?:t[0-9]+_)?[0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$}
+		  )
+		{
+			push @orphans, $path unless $known{$1} || $closed{$2};
+		}
+	}
+	return \@orphans;
+}
+
+# Cumulative statistics of the tables in "postgres", and when each kind of them was
+# reset, which is now for those that were not found at the start.  Looking at them does
+# not change them.
+sub statistics
+{
+	my ($node) = @_;
+	return $node->safe_psql(
+		'postgres', q{
+		SELECT pg_stat_force_next_flush();
+		SELECT t::text FROM pg_stat_user_tables AS t ORDER BY 1;
+		SELECT t::text FROM pg_stat_user_indexes AS t ORDER BY 1;
+		SELECT t::text FROM pg_statio_user_tables AS t ORDER BY 1;
+		SELECT t::text FROM pg_stat_user_functions AS t ORDER BY 1;
+		SELECT stats_reset FROM pg_stat_bgwriter;
+		SELECT stats_reset FROM pg_stat_checkpointer;
+		SELECT stats_reset FROM pg_stat_wal;
+		SELECT stats_reset FROM pg_stat_archiver;
+		SELECT max(stats_reset), count(*) FROM pg_stat_slru;
+		SELECT stats_reset, count(*) FROM pg_stat_io GROUP BY 1;
+		SELECT backend_type, object, context FROM pg_stat_io ORDER BY 1, 2, 3});
+}
+
+# Those that only grow, and are not reset by a crash.
+sub io_statistics
+{
+	my ($node) = @_;
+	my %writes = map { split /\|/ } split /\n/, $node->safe_psql(
+		'postgres', q{
+		SELECT backend_type, sum(reads + writes + extends) FROM pg_stat_io
+		WHERE object = 'relation' GROUP BY 1 HAVING sum(reads + writes + extends) > 0}
+	);
+	return \%writes;
+}
+
+# Nothing of what a page written to a file that is gone, or lost, would have left there.
+sub log_is_clean
+{
+	my ($node) = @_;
+	unlike(
+		slurp_file($node->logfile),
+		qr/PANIC|TRAP|could not (open|read|fsync|write) file|invalid page in|corrupted statistics/,
+		'the log is clean on ' . $node->name);
+	return;
+}
+# --- something to drop ---------------------------------------------------------------------
+
+# What lives from beginning to end, and is written to all the time.
+sub create_what_lives
+{
+	my ($node) = @_;
+	$node->safe_psql(
+		'postgres', q{
+		CREATE EXTENSION amcheck;
+		CREATE TABLESPACE ts LOCATION '';
+		CREATE DATABASE d;
+		CREATE TABLE live (id int PRIMARY KEY, t text);
+		INSERT INTO live SELECT g, md5(g::text) FROM generate_series(1, 3000) AS g;
+		CREATE INDEX live_t ON live (t);
+		CREATE TABLE wide (id int, t text);
+		ALTER TABLE wide ALTER t SET STORAGE external;
+		INSERT INTO wide SELECT g, repeat(md5(g::text), 200) FROM generate_series(1, 50) AS g;
+		CREATE TABLE p (id int, t text) PARTITION BY RANGE (id);
+		CREATE TABLE p0 PARTITION OF p FOR VALUES FROM (0) TO (1000) TABLESPACE ts;
+		INSERT INTO p SELECT g, md5(g::text) FROM generate_series(0, 999) AS g;
+		CREATE MATERIALIZED VIEW mv AS SELECT * FROM live WHERE id < 1000;
+		CREATE UNLOGGED TABLE u AS SELECT generate_series(1, 1000) AS a;
+		CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END';
+		SELECT f();});
+	$node->safe_psql('d',
+		'CREATE TABLE live AS SELECT generate_series(1, 1000) AS a');
+	return;
+}
+
+# A bit of everything that drops: create it, and have it on disk and then dirty.
+# Returns paths of relations, and the OID of a database.
+sub create_what_goes
+{
+	my ($node) = @_;
+	my @tables = qw(gone gone_ts cut part shrunk prepared in_space);
+	$node->safe_psql(
+		'postgres', q{
+		CREATE TABLE gone (id int PRIMARY KEY, t text);
+		CREATE TABLE gone_ts (id int, t text) TABLESPACE ts;
+		CREATE TABLE cut (id int, t text);
+		CREATE TABLE part PARTITION OF p FOR VALUES FROM (1000) TO (10000);
+		CREATE TABLE shrunk (id int, t text);
+		CREATE TABLE prepared (id int, t text);
+		CREATE TABLESPACE gone_space LOCATION '';
+		CREATE TABLE in_space (id int, t text) TABLESPACE gone_space;
+		CREATE DATABASE gone_db TABLESPACE ts STRATEGY file_copy;});
+	my $fill = join '', map {
+		"INSERT INTO $_ SELECT g, md5(g::text) FROM generate_series(1000, 2999) AS g;\n"
+	} grep { $_ ne 'gone' } @tables;
+	$node->safe_psql(
+		'postgres', qq{
+		INSERT INTO gone SELECT g, md5(g::text) FROM generate_series(1, 2000) AS g;
+		$fill
+		VACUUM;
+		CHECKPOINT;
+		INSERT INTO gone SELECT g, md5(g::text) FROM generate_series(2001, 4000) AS g;
+		$fill});
+	$node->safe_psql('gone_db',
+		'CREATE TABLE t TABLESPACE pg_default AS SELECT generate_series(1, 1000) AS a'
+	);
+	my @paths = split /\n/, $node->safe_psql(
+		'postgres', q{
+		SELECT pg_relation_filepath(r) FROM unnest('{gone, gone_pkey, gone_ts, cut, part,
+			in_space, live_t, wide, mv}'::regclass[]) AS r});
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'gone_db'});
+	return (\@paths, $oid);
+}
+
+# With the fork, DROP TABLESPACE makes a pass.  Returns the counters after it.
+sub drop_what_goes
+{
+	my ($node, $checkpoint) = @_;
+	$node->safe_psql(
+		'postgres', q{
+		DROP TABLE in_space;
+		DROP TABLESPACE gone_space});
+	my $stats = $node->install_path ? undef : stats($node);
+	$node->safe_psql(
+		'postgres', q{
+		DROP TABLE gone;
+		ALTER TABLE p DETACH PARTITION part;
+		DROP TABLE part;
+		} . ($checkpoint ? 'CHECKPOINT;' : '') . q{
+		UPDATE live SET t = md5(t) WHERE id % 7 = 0;
+		DROP TABLE gone_ts;
+		TRUNCATE cut;
+		INSERT INTO cut VALUES (1, 'one');
+		REINDEX INDEX live_t;
+		VACUUM FULL wide;
+		REFRESH MATERIALIZED VIEW mv;
+		DELETE FROM shrunk WHERE id > 1000;
+		VACUUM shrunk;
+		BEGIN;
+		CREATE TABLE never AS SELECT generate_series(1, 1000) AS a;
+		DROP TABLE shrunk;
+		ROLLBACK;
+		DROP DATABASE gone_db;
+		BEGIN;
+		DROP TABLE prepared;
+		PREPARE TRANSACTION 'drop';
+		UPDATE live SET t = md5(t) WHERE id % 11 = 0;});
+	return $stats;
+}
+
+sub clean_up
+{
+	my ($node) = @_;
+	$node->safe_psql(
+		'postgres', q{
+		COMMIT PREPARED 'drop';
+		DROP TABLE cut, shrunk;});
+	return;
+}
+
+# --- the same directory ------------------------------------------------------------------------
+
+# One primary, begun by stock.
+my $node = PostgreSQL::Test::Cluster->new('a', install_path => $stock);
+$node->init(allows_streaming => 1, force_initdb => 1);
+$node->append_conf('postgresql.conf',
+	join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+start_as($node, 'stock');
+my $first_lsn = $node->lsn('insert');
+create_what_lives($node);
+my $kind = 'stock';
+
+# A node changes its kind, and has what it had.  The drops were pending when the fork
+# was stopped.  "how" is the mode of pg_ctl stop.
+sub swap
+{
+	my ($how, %params) = @_;
+	my $to = $kind eq 'stock' ? 'fork' : 'stock';
+	my $what =
+		"$kind, "
+	  . ($how eq 'fast' ? 'stopped' : 'crashed')
+	  . join('', map { ", $_ $params{$_}" } sort keys %params)
+	  . ", then $to";
+	$node->append_conf('postgresql.conf',
+		"full_page_writes = " . ($params{full_page_writes} // 'on'));
+	$node->reload;
+	my ($paths, $oid) = create_what_goes($node);
+	my $before = drop_what_goes($node, $params{checkpoint});
+	my $contents = contents($node);
+
+	if ($kind eq 'fork')
+	{
+		my $after = stats($node);
+		cmp_ok($after->{pending_relations},
+			'>=', 6, "$what: relations are pending");
+		cmp_ok($after->{pending_databases},
+			'>=', 2, "$what: a database's directories are pending");
+		is($after->{passes}, $before->{passes}, "$what: and their buffers");
+		cmp_ok(scalar(map { relation_files($node, $_) } @$paths),
+			'>', 6, "$what: and files");
+		is(scalar(database_directories($node, $oid)),
+			2, "$what: and directories");
+	}
+	my ($statistics, $io) = (statistics($node), io_statistics($node));
+	$node->stop($how);
+	if ($how eq 'fast')
+	{
+		is_deeply(
+			[
+				(map { relation_files($node, $_) } @$paths),
+				database_directories($node, $oid)
+			],
+			[],
+			"$what: what was dropped is gone when it has stopped");
+	}
+
+	start_as($node, $to);
+	if ($how eq 'fast')
+	{
+		is(statistics($node), $statistics, "$what: statistics are kept");
+		my $new = io_statistics($node);
+		is_deeply([ grep { ($new->{$_} // 0) < $io->{$_} } keys %$io ],
+			[], "$what: statistics of I/O are kept");
+	}
+	is_deeply([ map { relation_files($node, $_) } @$paths ],
+		[], "$what: what was dropped is gone");
+	is_deeply([ database_directories($node, $oid) ],
+		[], "$what: and the database");
+	is_deeply(contents($node), $contents, "$what: all else is there");
+	is( $node->safe_psql('postgres', 'SELECT count(*) FROM u'),
+		$how eq 'fast' ? 1000 : 0,
+		"$what: and an unlogged table");
+	clean_up($node);
+	is_deeply(orphans($node), [], "$what: no file is left");
+	$node->safe_psql('postgres',
+		'TRUNCATE u; INSERT INTO u SELECT generate_series(1, 1000)');
+	$kind = $to;
+	return;
+}
+
+swap('fast') foreach 1 .. 3;
+swap('immediate', full_page_writes => $_) foreach qw(on on off off);
+swap('immediate', full_page_writes => 'off', checkpoint => 'in between');
+swap('fast');
+
+# --- a crash when a table's files are half gone ------------------------------------------------
+
+start_other('fork') unless $kind eq 'fork';
+
+# The same, with nothing that is dropped.
+sub start_other
+{
+	my ($to) = @_;
+	$node->stop;
+	start_as($node, $to);
+	$kind = $to;
+	return;
+}
+
+{
+	my ($paths, undef) = create_what_goes($node);
+	drop_what_goes($node);
+	clean_up($node);
+	$node->safe_psql('postgres',
+		'CREATE TABLE gone AS SELECT generate_series(1, 1000) AS a');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $path =
+	  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('gone')});
+	add_segments($node, $path, 4, 2 * MB);
+
+	# These settings are read by stock, too.
+	$node->safe_psql('postgres',
+		q{ALTER SYSTEM SET lazydrop.removal_rate = '2MB'});
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET lazydrop.pass_delay = 0');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.removal_rate') = '2MB' AND current_setting('lazydrop.pass_delay') = '0'}
+	) or die 'the settings were not reloaded';
+	$node->safe_psql('postgres', 'DROP TABLE gone');
+	my $nfiles = scalar(relation_files($node, $path));
+	wait_until(sub { relation_files($node, $path) < $nfiles })
+	  or die 'no segment was removed';
+	$node->stop('immediate');
+	my @left = relation_files($node, $path);
+	cmp_ok(scalar(@left), '>', 1,
+		'the fork crashed when a table is half gone');
+	note explain \@left;
+	start_as($node, 'stock');
+	$kind = 'stock';
+	is_deeply([ relation_files($node, $path) ], [], 'stock removes the rest');
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET ALL');
+	is($node->safe_psql('postgres', 'SHOW lazydrop.pass_delay'),
+		'0', 'stock has the setting of ALTER SYSTEM');
+	$node->reload;
+}
+
+# --- a crash in the middle of DROP DATABASE ------------------------------------------------
+
+# What is the state of it for stock?  The record is there, so its recovery removes the
+# directories.  Unless the fork has committed, the row is that of an invalid database.
+SKIP:
+{
+	skip 'Injection points not supported by this build', 1
+	  unless $has_injection_points;
+	$node->stop;
+	start_as($node, 'fork');
+	$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+	my $fpw = 'on';
+	foreach my $point (
+		qw(database-logged database-forgotten database-ready removal))
+	{
+		$fpw = $fpw eq 'on' ? 'off' : 'on';
+		my $what =
+		  "DROP DATABASE crashed at lazydrop-$point, full_page_writes $fpw";
+		$node->append_conf('postgresql.conf', "full_page_writes = $fpw");
+		$node->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0')
+		  if $point eq 'removal';
+		$node->reload;
+		$node->safe_psql('postgres', 'CREATE DATABASE dying TABLESPACE ts');
+		my $oid = $node->safe_psql('postgres',
+			q{SELECT oid FROM pg_database WHERE datname = 'dying'});
+		$node->safe_psql(
+			'dying', q{
+			CREATE TABLE t (a int PRIMARY KEY) TABLESPACE pg_default;
+			INSERT INTO t SELECT generate_series(1, 1000);
+			CHECKPOINT;
+			INSERT INTO t SELECT generate_series(1001, 3000)});
+		my $contents = contents($node);
+		delete $contents->{$_} foreach grep { / in dying$/ } keys %$contents;
+		hold_at($node, "lazydrop-$point");
+		my $session = $node->background_psql('postgres', on_error_stop => 0);
+		$session->query_until(qr/begun/,
+			"\\echo begun\nDROP DATABASE dying;\n\\echo done\n");
+		wait_for_wait($node, "lazydrop-$point");
+		my $committed = $point eq 'removal';
+		if ($committed)
+		{
+			$node->poll_query_until('postgres',
+				q{SELECT count(*) = 0 FROM pg_database WHERE datname = 'dying'}
+			) or die 'DROP DATABASE did not commit';
+		}
+		is(scalar(database_directories($node, $oid)),
+			2, "$what: its directories are there");
+		$node->stop('immediate');
+		eval { $session->quit };
+		eval { $session->{run}->finish };
+
+		start_as($node, 'stock');
+		is_deeply([ database_directories($node, $oid) ],
+			[], "$what: they are gone after recovery by stock");
+		is( $node->safe_psql(
+				'postgres',
+				q{SELECT count(*), min(datconnlimit) FROM pg_database WHERE datname = 'dying'}
+			),
+			$committed ? '0|' : '1|-2',
+			"$what: " . ($committed ? 'it is gone' : 'it is invalid'));
+		$node->safe_psql('postgres', 'DROP DATABASE IF EXISTS dying');
+		is_deeply(contents($node), $contents, "$what: all else is there");
+		is_deeply(orphans($node), [], "$what: no file is left");
+		$node->stop;
+		start_as($node, 'fork');
+	}
+	$node->append_conf('postgresql.conf', "lazydrop.pass_delay = '60s'");
+	$kind = 'fork';
+}
+start_other('stock') if $kind ne 'stock';
+
+# --- each reads what the other has written -------------------------------------------------------
+
+sub output_of
+{
+	my ($kind, $command, @args) = @_;
+	my ($out, $err) = run_command([ command_of($kind, $command), @args ]);
+	return "$out\n$err";
+}
+
+{
+	my @args = (
+		'--path' => $node->data_dir . '/pg_wal',
+		'--start' => $first_lsn,
+		'--end' => $node->lsn('flush'));
+	push @args,
+	  map { ('--rmgr' => $_) } qw(Database Storage Transaction XLOG);
+	my %wal = map { $_ => output_of($_, 'pg_waldump', @args) } qw(stock fork);
+	cmp_ok(scalar(() = $wal{stock} =~ /desc: DROP dir/g),
+		'>=', 9, 'databases were dropped, say the records');
+	is($wal{fork}, $wal{stock}, 'pg_waldump of both sees the same records');
+	unlike($wal{stock}, qr/error|unknown/i, 'and knows them all');
+	my %control =
+	  map { $_ => output_of($_, 'pg_controldata', $node->data_dir) }
+	  qw(stock fork);
+	like($control{stock}, qr/in production/, 'the control file of a server');
+	is($control{fork}, $control{stock}, 'is the same to both');
+}
+
+# --- standbys of one another ----------------------------------------------------------------
+
+my $other = PostgreSQL::Test::Cluster->new('b');
+$node->backup('backup');
+$other->init_from_backup($node, 'backup', has_streaming => 1);
+
+# Drops of all kinds, by four sessions that do nothing else.  Of the copies of databases
+# there are few: they are what holds up a server that has to replay them again.
+my %storm = (
+	tables => [
+		15, q{
+		DROP TABLE IF EXISTS s_:client_id;
+		CREATE TABLE s_:client_id (id int PRIMARY KEY, t text);
+		INSERT INTO s_:client_id SELECT g, md5(g::text) FROM generate_series(1, 300) AS g;
+		UPDATE live SET t = md5(t) WHERE id = 1 + random(0, 2999);
+		BEGIN;
+		CREATE TABLE r_:client_id AS SELECT generate_series(1, 300) AS a;
+		DROP TABLE s_:client_id;
+		ROLLBACK;
+		DROP TABLE s_:client_id;
+		}
+	],
+	truncate => [
+		6, q{
+		CREATE TABLE IF NOT EXISTS t_:client_id (id int PRIMARY KEY, t text);
+		TRUNCATE t_:client_id;
+		INSERT INTO t_:client_id SELECT g, md5(g::text) FROM generate_series(1, 300) AS g;
+		BEGIN;
+		TRUNCATE t_:client_id;
+		INSERT INTO t_:client_id VALUES (random(), 'one');
+		COMMIT;
+		INSERT INTO t_:client_id SELECT g, md5(g::text) FROM generate_series(-300, -1) AS g;
+		DELETE FROM t_:client_id WHERE id < 0 AND id > -250;
+		VACUUM t_:client_id;
+		}
+	],
+	partitions => [
+		6, q{
+		\set low (:client_id + 10) * 1000
+		\set high (:client_id + 11) * 1000
+		DROP TABLE IF EXISTS p_:client_id;
+		CREATE TABLE p_:client_id (id int, t text) TABLESPACE ts;
+		INSERT INTO p_:client_id SELECT g, md5(g::text) FROM generate_series(:low, :high - 1) AS g;
+		ALTER TABLE p ATTACH PARTITION p_:client_id FOR VALUES FROM (:low) TO (:high);
+		ALTER TABLE p_:client_id SET TABLESPACE pg_default;
+		ALTER TABLE p DETACH PARTITION p_:client_id;
+		DROP TABLE p_:client_id;
+		}
+	],
+	databases => [
+		1, q{
+		DROP DATABASE IF EXISTS d_:client_id;
+		CREATE DATABASE d_:client_id TEMPLATE template0 TABLESPACE ts;
+		DROP DATABASE d_:client_id;
+		CREATE DATABASE d_:client_id TEMPLATE template0 STRATEGY file_copy;
+		ALTER DATABASE d_:client_id SET TABLESPACE ts;
+		}
+	],
+	tablespaces => [
+		2, q{
+		DROP TABLE IF EXISTS in_ts_:client_id;
+		DROP TABLESPACE IF EXISTS ts_:client_id;
+		CREATE TABLESPACE ts_:client_id LOCATION '';
+		CREATE TABLE in_ts_:client_id TABLESPACE ts_:client_id AS SELECT generate_series(1, 300) AS a;
+		}
+	]);
+my $storm_dir = PostgreSQL::Test::Utils::tempdir();
+foreach my $name (keys %storm)
+{
+	append_to_file("$storm_dir/$name", $storm{$name}[1]);
+}
+
+sub start_storm
+{
+	my ($primary) = @_;
+	local %ENV =
+	  $primary->_get_env(PGOPTIONS => '-c client_min_messages=warning');
+	my $storm = { log => "$storm_dir/log", primary => $primary };
+	$storm->{run} = IPC::Run::start(
+		[
+			$primary->installed_command('pgbench'),
+			'--no-vacuum',
+			'--client' => 4,
+			'--rate' => 8,
+			'--transactions' => 1_000_000,
+			(   map { ('--file' => "$storm_dir/$_\@$storm{$_}[0]") }
+				sort keys %storm),
+			'postgres'
+		],
+		'<' => '/dev/null',
+		'>&' => $storm->{log});
+	return $storm;
+}
+
+sub end_storm
+{
+	my ($storm, $what) = @_;
+	my $primary = $storm->{primary};
+	ok($storm->{run}->pumpable, "$what: the storm has gone on");
+	$storm->{run}->signal('TERM');
+	eval { $storm->{run}->finish };
+	unlike(slurp_file($storm->{log}),
+		qr/error|abort/i, "$what: without a failure");
+	$primary->poll_query_until(
+		'postgres', q{
+		SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}
+	) or die 'the storm does not end';
+	return;
+}
+
+# A standby has replayed what the primary has done until now.
+sub wait_for_replay
+{
+	my ($primary, $standby) = @_;
+	my $lsn = $primary->lsn('insert');
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_replay_lsn() >= '$lsn'")
+	  or die $standby->name . " does not follow";
+	return;
+}
+
+sub wait_for_pending
+{
+	my ($node) = @_;
+	wait_for_stats($node, q{(s->>'pending_relations')::int > 20});
+	return;
+}
+
+sub compare_nodes
+{
+	my ($primary, $standby, $what) = @_;
+	$primary->wait_for_replay_catchup($standby);
+	is_deeply(contents($standby), contents($primary), "$what: the same data");
+	is_deeply(orphans($_), [], "$what: no file is left on " . $_->name)
+	  foreach $primary, $standby;
+	return;
+}
+
+# A storm on the primary, which is of one kind, while the standby is in turns of both;
+# then the standby, which is of the other kind, is promoted, and the old primary comes
+# back as its standby.
+sub trade_places
+{
+	my ($primary, $primary_kind, $standby, $standby_kind) = @_;
+	my $what = "$primary_kind as primary";
+	my $storm = start_storm($primary);
+	my @steps = (
+		[ $primary_kind, 'immediate' ],
+		[ $standby_kind, 'immediate' ],
+		[ $primary_kind, 'fast' ],
+		[ $standby_kind, '' ]);
+	foreach my $step (@steps)
+	{
+		my ($kind, $how) = @$step;
+		start_as($standby, $kind);
+		wait_for_replay($primary, $standby);
+		if ($kind eq 'fork')
+		{
+			# A restartpoint, and more.
+			wait_for_pending($standby);
+			$primary->safe_psql('postgres', 'CHECKPOINT');
+			wait_for_replay($primary, $standby);
+			my $waits = stats($standby)->{checkpoint_waits};
+			$standby->safe_psql('postgres', 'CHECKPOINT');
+			cmp_ok(stats($standby)->{checkpoint_waits},
+				'>', $waits, "$what: a restartpoint has files to remove");
+			wait_for_pending($standby);
+		}
+		wait_for_replay($primary, $standby);
+		$standby->stop($how) if $how ne '';
+	}
+
+	# What is received, and not replayed, when it is promoted.
+	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
+	my $lsn = $primary->lsn('insert');
+	$primary->poll_query_until('postgres',
+		"SELECT pg_current_wal_insert_lsn() > '$lsn'::pg_lsn + 1000000")
+	  or die 'there is no storm';
+	end_storm($storm, $what);
+	my $contents = contents($primary);
+	$lsn = $primary->lsn('flush');
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_receive_lsn() >= '$lsn'")
+	  or die 'the standby did not receive all';
+	ok( $standby->safe_psql(
+			'postgres', "SELECT pg_last_wal_replay_lsn() < '$lsn'"),
+		"$what: not all is replayed when the standby is promoted");
+	$standby->promote;
+	is_deeply(contents($standby), $contents,
+		"$what: promotion loses nothing");
+	is_deeply(orphans($standby), [], "$what: and leaves no file");
+
+	# Both go on.  The old primary crashes; if it is the fork, with entries pending.
+	foreach ($primary, $standby)
+	{
+		create_what_goes($_);
+		drop_what_goes($_);
+	}
+	clean_up($standby);
+	if ($primary_kind eq 'fork')
+	{
+		cmp_ok(stats($primary)->{pending_relations},
+			'>', 0, "$what: entries are pending when it crashes");
+	}
+	$primary->stop('immediate');
+	command_ok(
+		[
+			command_of($primary_kind, 'pg_rewind'),
+			'--source-server' => $standby->connstr('postgres'),
+			'--target-pgdata' => $primary->data_dir
+		],
+		"$what: pg_rewind");
+	$primary->set_standby_mode();
+	$primary->enable_streaming($standby);
+	$primary->append_conf('postgresql.conf', 'port = ' . $primary->port);
+	start_as($primary, $primary_kind);
+	compare_nodes($standby, $primary, "$what, then as standby");
+	$primary->stop;
+	return;
+}
+
+$other->append_conf('postgresql.conf',
+	"lazydrop.pass_delay = '60s'\nfull_page_writes = on");
+trade_places($node, 'stock', $other, 'fork');
+trade_places($other, 'fork', $node, 'stock');
+start_as($other, 'fork');
+
+# --- whole and sound -----------------------------------------------------------------------------
+
+# The primary is stock now, the standby the fork.
+compare_nodes($node, $other, 'at the end');
+foreach ($node, $other)
+{
+	command_ok(
+		[
+			command_of('stock', 'pg_amcheck'),
+			'--all', '--heapallindexed',
+			($_ == $node ? '--install-missing' : ()),
+			'--host' => $_->host,
+			'--port' => $_->port
+		],
+		'pg_amcheck on ' . $_->name);
+	$node->wait_for_replay_catchup($other);
+}
+my @nodes = ($node, $other);
+$_->stop foreach reverse @nodes;
+foreach my $kind (qw(stock fork))
+{
+	command_ok([ command_of($kind, 'pg_checksums'), '--check', $_->data_dir ],
+		"pg_checksums of $kind on " . $_->name)
+	  foreach @nodes;
+}
+
+log_is_clean($_) foreach @nodes;
+
+# --- modules that were built for stock -----------------------------------------------------------
+
+# A server of the fork that finds stock's modules, and no others.
+sub start_with_stock_modules
+{
+	my ($name, %more) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init(allows_streaming => 'logical');
+	my %all = (
+		%more,
+		'dynamic_library_path' => "'$stock_modules'",
+		'extension_control_path' => "'$stock_share'");
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $all{$_}\n" } sort keys %all));
+	start_as($node, 'fork');
+	return $node;
+}
+
+my $modules = start_with_stock_modules(
+	'modules',
+	%settings,
+	'auto_explain.log_min_duration' => '0',
+	'auto_explain.log_analyze' => 'on',
+	'pg_prewarm.autoprewarm_interval' => '0',
+	'shared_preload_libraries' =>
+	  "'pg_stat_statements, auto_explain, pg_prewarm'");
+
+# All that stock has.  CREATE FUNCTION loads the library and looks for the function.
+my @extensions = split /\n/,
+  $modules->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
+$modules->safe_psql(
+	'postgres',
+	join('',
+		map { qq{CREATE EXTENSION IF NOT EXISTS "$_" CASCADE;\n} }
+		sort @extensions));
+cmp_ok(scalar(@extensions), '>=', 40, 'extensions of stock are created');
+
+$modules->safe_psql(
+	'postgres', q{
+	CREATE TABLE live (id int PRIMARY KEY, t text, a int[]);
+	INSERT INTO live SELECT g, md5(g::text), ARRAY[g, g + 1] FROM generate_series(1, 3000) AS g;
+	CREATE INDEX live_bloom ON live USING bloom (id, t);
+	CREATE INDEX live_trgm ON live USING gin (t gin_trgm_ops);
+	CREATE INDEX live_array ON live USING gist (a gist__intbig_ops);
+	CREATE INDEX live_gist ON live USING gist (id);
+	VACUUM ANALYZE live;
+	CREATE TABLE gone AS SELECT * FROM live;
+	CREATE INDEX gone_bloom ON gone USING bloom (id, t);
+	SELECT 'init' FROM pg_create_logical_replication_slot('slot', 'test_decoding');
+	CREATE DATABASE gone_db;
+	CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw OPTIONS (dbname 'postgres', host '}
+	  . $modules->host . q{', port '} . $modules->port . q{');
+	CREATE USER MAPPING FOR CURRENT_USER SERVER self;
+	CREATE FOREIGN TABLE live_far (id int, t text) SERVER self OPTIONS (table_name 'live');
+	CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
+	CREATE FOREIGN TABLE file (line text) SERVER files OPTIONS (filename 'PG_VERSION');
+	CHECKPOINT;
+	UPDATE gone SET t = md5(t);});
+my $gone = $modules->safe_psql('postgres',
+	q{SELECT pg_relation_filenode('gone') || ', ' || pg_relation_filenode('gone_bloom')}
+);
+my $before_drop = $modules->lsn('insert');
+my %before_drop = %{ stats($modules) };
+$modules->safe_psql('postgres', $_)
+  foreach 'DROP TABLE gone', 'DROP DATABASE gone_db';
+
+# What to call, and what it returns: with entries pending, and then with none.
+my $self =
+	q{'dbname=postgres host=}
+  . $modules->host
+  . ' port='
+  . $modules->port . q{'};
+my @uses = (
+	[
+		amcheck => q{SELECT bt_index_parent_check('live_pkey', true, true)},
+		''
+	],
+	[ amcheck => q{SELECT gin_index_check('live_trgm')}, '' ],
+	[ amcheck => q{SELECT count(*) FROM verify_heapam('live')}, 0 ],
+	[
+		bloom =>
+		  q{SET enable_seqscan = off; SET enable_indexscan = off; SELECT count(*) FROM live WHERE id = 77 AND t = md5('77')},
+		1
+	],
+	[
+		btree_gist => q{SELECT id FROM live ORDER BY id <-> 1000 LIMIT 1},
+		1000
+	],
+	[ citext => q{SELECT 'A'::citext = 'a'}, 't' ],
+	[ cube => q{SELECT cube(1, 2) @> '(1.5)'}, 't' ],
+	[
+		dblink =>
+		  qq{SELECT * FROM dblink($self, 'SELECT count(*) FROM live') AS r(n int)},
+		3000
+	],
+	[
+		dblink =>
+		  qq{SELECT dblink_exec($self, 'CREATE TABLE t AS SELECT 1; DROP TABLE t')},
+		'DROP TABLE'
+	],
+	[ file_fdw => q{SELECT line >= '18' FROM file}, 't' ],
+	[ fuzzystrmatch => q{SELECT levenshtein('kitten', 'sitting')}, 3 ],
+	[ hstore => q{SELECT ('a=>1, b=>2'::hstore -> 'b')}, 2 ],
+	[
+		intarray =>
+		  q{SET enable_seqscan = off; SELECT id FROM live WHERE a @> '{99, 100}'},
+		99
+	],
+	[ ltree => q{SELECT 'a.b.c'::ltree <@ 'a.b'}, 't' ],
+	[
+		pageinspect =>
+		  q{SELECT lower > 0 FROM page_header(get_raw_page('live', 0))},
+		't'
+	],
+	[ pageinspect => q{SELECT magic FROM bt_metap('live_pkey')}, 340322 ],
+	[
+		pg_buffercache =>
+		  q{SELECT count(*) > 0 FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('live')},
+		't'
+	],
+	[
+		pg_buffercache =>
+		  q{SELECT buffers_used > 0 FROM pg_buffercache_summary()},
+		't'
+	],
+	[
+		pg_freespacemap => q{SELECT count(*) > 10 FROM pg_freespace('live')},
+		't'
+	],
+	[
+		pg_overexplain =>
+		  q{LOAD 'pg_overexplain'; EXPLAIN (DEBUG, RANGE_TABLE, COSTS off) SELECT},
+		qr/PlannedStmt/
+	],
+	[ pg_prewarm => q{SELECT pg_prewarm('live', 'read') > 10}, 't' ],
+	[ pg_prewarm => q{SELECT pg_prewarm('live_bloom', 'buffer') > 5}, 't' ],
+	[ pg_prewarm => q{SELECT autoprewarm_dump_now() > 100}, 't' ],
+	[
+		pg_stat_statements =>
+		  q{SELECT count(*) > 10 FROM pg_stat_statements WHERE calls > 0},
+		't'
+	],
+	[
+		pg_surgery =>
+		  q{BEGIN; SELECT heap_force_freeze('live', '{"(0,7)"}'); ROLLBACK},
+		''
+	],
+	[
+		pg_trgm =>
+		  q{SET enable_seqscan = off; SELECT count(*) FROM live WHERE t LIKE '%' || md5('5') || '%'},
+		1
+	],
+	[ pg_visibility => q{SELECT count(*) FROM pg_check_visible('live')}, 0 ],
+	[ pg_visibility => q{SELECT pg_truncate_visibility_map('live')}, '' ],
+	[
+		pg_visibility =>
+		  q{SELECT all_visible FROM pg_visibility_map_summary('live')},
+		0
+	],
+	[
+		pg_walinspect =>
+		  qq{SELECT count(*) FROM pg_get_wal_records_info('$before_drop', pg_current_wal_lsn()) WHERE resource_manager = 'Database' AND record_type = 'DROP'},
+		1
+	],
+	[
+		pgcrypto => q{SELECT encode(digest('a', 'md5'), 'hex') = md5('a')},
+		't'
+	],
+	[
+		pgrowlocks =>
+		  q{BEGIN; SELECT FROM live WHERE id = 1 FOR UPDATE; SELECT modes FROM pgrowlocks('live'); COMMIT},
+		qr/For Update/
+	],
+	[ pgstattuple => q{SELECT tuple_count FROM pgstattuple('live')}, 3000 ],
+	[
+		pgstattuple => q{SELECT leaf_pages > 1 FROM pgstatindex('live_pkey')},
+		't'
+	],
+	[
+		postgres_fdw =>
+		  q{SELECT count(*), min(t) = min(md5('1')) FROM live_far WHERE id = 1},
+		'1|t'
+	],
+	[
+		postgres_fdw =>
+		  q{UPDATE live_far SET t = t WHERE id = 1 RETURNING id},
+		1
+	],
+	[ tablefunc => q{SELECT count(*) FROM normal_rand(10, 0, 1)}, 10 ],
+	[
+		test_decoding =>
+		  q{SELECT count(*) > 0 FROM pg_logical_slot_peek_changes('slot', NULL, NULL) WHERE data LIKE '%UPDATE%'},
+		't'
+	],
+	[
+		tsm_system_rows =>
+		  q{SELECT count(*) FROM live TABLESAMPLE system_rows(100)},
+		100
+	],
+	[ unaccent => q{SELECT unaccent('é')}, 'e' ]);
+
+sub use_modules
+{
+	my ($what) = @_;
+	foreach my $use (@uses)
+	{
+		my ($module, $query, $expected) = @$use;
+		my ($status, $out, $err) = $modules->psql('postgres', $query);
+		my $name = "$module, $what: $query";
+		if (ref $expected)
+		{
+			like("$out$err", $expected, $name);
+		}
+		else
+		{
+			$out =~ s/^\n+//;
+			is("$status: $out$err", "0: $expected", $name);
+		}
+	}
+	return;
+}
+
+use_modules('entries pending');
+
+# Blocks of what was dropped are in the list that autoprewarm has written.
+my ($any_gone) = split /, /, $gone;
+my $blocks = slurp_file($modules->data_dir . '/autoprewarm.blocks');
+like(
+	$blocks,
+	qr/^[0-9]+,[0-9]+,$any_gone,/m,
+	'pg_prewarm sees what is pending');
+
+# Its buffers are looked at and evicted, and not written.
+my $in_buffers =
+  "SELECT count(*) FROM pg_buffercache WHERE relfilenode IN ($gone)";
+cmp_ok($modules->safe_psql('postgres', $in_buffers),
+	'>', 50, 'pg_buffercache sees what is pending');
+is( $modules->safe_psql(
+		'postgres', qq{
+		SELECT bool_and(buffer_evicted) AND bool_or(isdirty)
+		FROM pg_buffercache, pg_buffercache_evict(bufferid) WHERE relfilenode IN ($gone)}
+	),
+	't',
+	'and evicts it');
+is($modules->safe_psql('postgres', $in_buffers), 0, 'all of it');
+my $stats = stats($modules);
+cmp_ok(
+	$stats->{writes_skipped},
+	'>',
+	$before_drop{writes_skipped},
+	'without a write');
+is($stats->{passes}, $before_drop{passes}, 'no pass was made until then');
+cmp_ok($stats->{pending_relations}, '>=', 2, 'so all is pending');
+
+SKIP:
+{
+	# What is mapped by a session that has used them.
+	my $session = $modules->background_psql('postgres');
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	skip 'there is no /proc to look at', 1 unless -r "/proc/$pid/maps";
+	$session->query_safe($_)
+	  foreach q{SELECT ('a=>1'::hstore -> 'a')},
+	  q{SELECT pg_prewarm('live')},
+	  q{DO 'BEGIN END'};
+	my %mapped = map { m{(/\S+/([^/]+)\.so)$} ? ($2 => $1) : () }
+	  split /\n/, slurp_file("/proc/$pid/maps");
+	my @expected =
+	  qw(auto_explain hstore pg_prewarm pg_stat_statements plpgsql);
+	is_deeply(
+		[ @mapped{@expected} ],
+		[ map { "$stock_modules/$_.so" } @expected ],
+		'modules are those of stock');
+	$session->quit;
+}
+
+# Crash, and prewarm.
+$modules->stop('immediate');
+my $offset = -s $modules->logfile;
+start_as($modules, 'fork');
+$modules->wait_for_log(
+	qr/autoprewarm successfully prewarmed [1-9][0-9]* of [0-9]+ previously-loaded blocks/,
+	$offset);
+is($modules->safe_psql('postgres', $in_buffers),
+	0, 'autoprewarm does not bring back what was dropped');
+like(slurp_file($modules->logfile, $offset),
+	qr/Query Text/, 'auto_explain writes into the log');
+ok(defined stats($modules)->{worker_pid}, 'there is a worker beside them');
+use_modules('after a crash');
+
+# What modules keep on disk.
+my $kept = q{
+	SELECT calls, rows FROM pg_stat_statements WHERE query = 'SELECT $1 AS kept';
+	SELECT data FROM pg_logical_slot_peek_changes('slot', NULL, NULL);};
+$modules->safe_psql('postgres', q{SELECT 'this' AS kept}) foreach 1 .. 7;
+my $before = $modules->safe_psql('postgres', $kept);
+like($before, qr/^7\|7\nBEGIN/, 'statements are counted');
+my $contents = contents($modules);
+$modules->stop;
+start_as($modules, 'stock');
+is($modules->safe_psql('postgres', $kept),
+	$before, 'stock finds counts and a replication slot');
+is_deeply(contents($modules), $contents, 'and all else');
+is_deeply(orphans($modules), [], 'and no file is left');
+$modules->stop;
+log_is_clean($modules);
+
+# --- contrib's own tests ------------------------------------------------------------------------
+
+SKIP:
+{
+	my $build = $ENV{LAZYDROP_STOCK_BUILD} // '';
+	skip
+	  'LAZYDROP_STOCK_BUILD does not name the directory in which stock was built',
+	  1
+	  if $build eq '';
+
+	# As the tests' own configurations have it.
+	my $server = start_with_stock_modules(
+		'contrib',
+		'archive_mode' => 'on',
+		'archive_library' => "'basic_archive'",
+		'autovacuum_naptime' => '1d',
+		'basic_archive.archive_directory' => "'.'",
+		'compute_query_id' => 'regress',
+		'lazydrop.pass_delay' => "'60s'",
+		'logical_decoding_work_mem' => '64kB',
+		'max_connections' => '50',
+		'max_prepared_transactions' => '5',
+		'max_replication_slots' => '4',
+		'shared_buffers' => '128MB',
+		'shared_preload_libraries' => "'pg_stat_statements'");
+	my $log =
+	  $PostgreSQL::Test::Utils::log_path . '/042_drop_in_contrib_make';
+	my $ok;
+	{
+		local %ENV = $server->_get_env(
+			LD_LIBRARY_PATH => "$stock/lib",
+			MAKEFLAGS => undef,
+			MAKELEVEL => undef,
+			MFLAGS => undef,
+			PGAPPNAME => undef);
+
+		# Tests that start servers of their own would start stock's.
+		$ok = IPC::Run::run(
+			[
+				'make', '-k',
+				'-C', "$build/contrib",
+				'installcheck', 'enable_tap_tests=no',
+				'NO_INSTALLCHECK='
+			],
+			'<' => \'',
+			'>&' => $log);
+	}
+	my $output = slurp_file($log);
+	ok($ok, q{contrib's tests}) or diag $output =~ /^(not ok .*)$/mg;
+	my $ntests = 0;
+	$ntests += $1 while $output =~ /^# All ([0-9]+) tests passed/mg;
+	cmp_ok($ntests, '>=', 150, "$ntests of them");
+	cmp_ok(stats($server)->{buried_relations}, '>', 500, 'which drop a lot');
+	$server->stop;
+	log_is_clean($server);
+}
+
+done_testing();

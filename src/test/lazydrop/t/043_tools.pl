@@ -1,0 +1,1092 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Tools that copy or replace a data directory, while a storm of drops blows: files of
+# what has been dropped are still there, pages of theirs are still in shared buffers
+# and will never be written.  pg_basebackup (full and incremental, plain and tar, of a
+# primary and of a standby), pg_verifybackup, pg_combinebackup, pg_rewind, and, where
+# they are to be had, pg_upgrade from an older major version and pgBackRest.  What they
+# made is recovered to a known point and compared with the source; pg_amcheck and
+# pg_checksums must be content, and no file may be left that belongs to nothing.
+#
+# An older PostgreSQL: LAZYDROP_OLD_BINDIR, or what src/tools/lazydrop/fetch-tools has
+# put into LAZYDROP_TOOLS, or where Debian has it.  pgBackRest: LAZYDROP_PGBACKREST,
+# LAZYDROP_TOOLS, or PATH.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd            qw(getcwd);
+use File::Basename qw(dirname);
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use IPC::Run;
+use JSON::PP;
+use LazyDropUtils
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments start_quiet_node);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'pgBackRest and signals to tools are not for Windows'
+  if $windows_os;
+
+use constant MB => 1024 * 1024;
+
+my $tar = $ENV{TAR} || 'tar';
+my $have_points = ($ENV{enable_injection_points} // '') eq 'yes';
+my $scratch = PostgreSQL::Test::Utils::tempdir();
+my $clients = 3;
+
+# --- the storm -----------------------------------------------------------------------------
+
+# One script for each kind of drop; a client has its own objects, so that none fails.
+# What a client that was ended has left, the next one drops.
+my %script = (
+	'table' => q{
+		DROP TABLE IF EXISTS t:client_id;
+		CREATE TABLE t:client_id (a int PRIMARY KEY, b text);
+		INSERT INTO t:client_id SELECT i, repeat('x', 100) FROM generate_series(1, 300) AS i;
+		CREATE INDEX i:client_id ON t:client_id (b);
+		UPDATE live SET n = n + 1 WHERE a = 17 + :client_id;
+		DROP INDEX i:client_id;
+		DROP TABLE t:client_id;
+	},
+	'unlogged' => q{
+		DROP TABLE IF EXISTS u:client_id;
+		CREATE UNLOGGED TABLE u:client_id AS SELECT generate_series(1, 1000) AS a;
+		DROP TABLE u:client_id;
+	},
+	'rewrite' => q{
+		TRUNCATE keep:client_id;
+		INSERT INTO keep:client_id SELECT i, repeat('y', 100) FROM generate_series(1, 300) AS i;
+		UPDATE keep:client_id SET b = 'z' WHERE a % 2 = 0;
+		VACUUM FULL keep:client_id;
+		REINDEX TABLE keep:client_id;
+		UPDATE live SET n = n + 1 WHERE a = 170 + :client_id;
+	},
+	'partition' => q{
+		DROP TABLE IF EXISTS p:client_id;
+		CREATE TABLE p:client_id PARTITION OF parts:client_id FOR VALUES IN (1);
+		INSERT INTO parts:client_id SELECT 1, i FROM generate_series(1, 300) AS i;
+		ALTER TABLE parts:client_id DETACH PARTITION p:client_id;
+		DROP TABLE p:client_id;
+	},
+	'tablespace' => q{
+		DROP TABLE IF EXISTS s:client_id;
+		DROP TABLESPACE IF EXISTS ts:client_id;
+		CREATE TABLESPACE ts:client_id LOCATION '';
+		CREATE TABLE s:client_id TABLESPACE ts:client_id AS SELECT generate_series(1, 1000) AS a;
+		DROP TABLE s:client_id;
+		DROP TABLESPACE ts:client_id;
+	},
+	'wal_log' => q{
+		DROP DATABASE IF EXISTS d:client_id;
+		CREATE DATABASE d:client_id TEMPLATE template0 STRATEGY wal_log;
+		DROP DATABASE d:client_id;
+	},
+	'file_copy' => q{
+		DROP DATABASE IF EXISTS d:client_id;
+		CREATE DATABASE d:client_id TEMPLATE template0 STRATEGY file_copy;
+		DROP DATABASE d:client_id;
+	});
+foreach my $name (keys %script)
+{
+	append_to_file("$scratch/$name.sql", $script{$name} =~ s/^\s+//mgr);
+}
+
+# What the storm needs, and what lives on in it.
+sub create_schema
+{
+	my ($node) = @_;
+	$node->safe_psql(
+		'postgres', q{
+		CREATE TABLE live (a int PRIMARY KEY, n int, filler text);
+		INSERT INTO live SELECT i, 0, repeat('f', 200) FROM generate_series(1, 20000) AS i;
+		CREATE TABLE empty (a int)});
+	foreach my $client (0 .. $clients - 1)
+	{
+		$node->safe_psql(
+			'postgres', qq{
+			CREATE TABLE keep$client (a int PRIMARY KEY, b text);
+			CREATE TABLE parts$client (a int, b int) PARTITION BY LIST (a)});
+	}
+	$node->safe_psql('postgres', 'CREATE DATABASE other');
+	$node->safe_psql('other',
+		'CREATE TABLE live AS SELECT generate_series(1, 1000) AS a');
+	return;
+}
+
+my %storm;
+
+# How a program that has finished did, with what it said.
+sub result_of
+{
+	my ($program) = @_;
+	return ($program->{run}->full_result || 0) . $program->{err};
+}
+
+# Let a storm begin, of all kinds of drops but those named.  It has begun when so
+# much has been dropped.
+sub start_storm
+{
+	my ($node, @without) = @_;
+	my %weight = map { $_ => 32 } keys %script;
+	$weight{$_} = 1 foreach qw(tablespace wal_log file_copy);    # slow
+	delete @weight{@without};
+	my $before = stats($node)->{buried_relations};
+	my $storm = $storm{ $node->name } = { out => '', err => '' };
+	local $ENV{PGOPTIONS} = '-c client_min_messages=warning';
+	local $ENV{PGAPPNAME} = 'storm';
+	$storm->{run} = IPC::Run::start(
+		[
+			$node->installed_command('pgbench'),
+			'--no-vacuum',
+			'--client' => $clients,
+			'--rate' => 30,
+			'--time' => 86400,
+			'--host' => $node->host,
+			'--port' => $node->port,
+			(   map { ('--file' => "$scratch/$_.sql\@$weight{$_}") }
+				sort keys %weight),
+			'postgres'
+		],
+		'<' => \undef,
+		'>' => \$storm->{out},
+		'2>' => \$storm->{err});
+	wait_for_stats($node, "(s->>'buried_relations')::int > $before + 20");
+	return;
+}
+
+# It must not have ended by itself; wait until what it has done last is complete.
+sub stop_storm
+{
+	my ($node) = @_;
+	my $storm = delete $storm{ $node->name };
+	$storm->{run}->signal('TERM');
+	$storm->{run}->finish;
+	is(result_of($storm), 15,
+		'the storm has blown until now on ' . $node->name);
+	$node->poll_query_until('postgres',
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'storm'}
+	) or die 'sessions of the storm go on';
+	return;
+}
+
+# One that ends with its server.
+sub forget_storm
+{
+	my ($node) = @_;
+	my $storm = delete $storm{ $node->name };
+	$storm->{run}->finish;
+	return;
+}
+
+END
+{
+	local $?;
+	$_->{run}->kill_kill foreach grep { $_->{run} } values %storm;
+}
+
+# --- the worker is held back --------------------------------------------------------------------
+
+# Before it makes its pass, or between that and the removal of files.  Without
+# injection points lazydrop.pass_delay has to do.
+my $pass_delay = $have_points ? '0' : '60s';
+
+sub hold_worker
+{
+	my ($node, $point) = @_;
+	hold_at($node, $point) if $have_points;
+	return;
+}
+
+sub worker_is_held
+{
+	my ($node, $point) = @_;
+	wait_for_wait($node, $point, 'lazy drop worker') if $have_points;
+	return;
+}
+
+sub release_worker
+{
+	my ($node, $point) = @_;
+	release($node, $point) if $have_points;
+	return;
+}
+
+# --- comparisons -----------------------------------------------------------------------------------
+
+# A digest of each table of a server; of those that users made and of catalogs that
+# tell which relations there are.
+sub contents
+{
+	my ($node, $users_only) = @_;
+	my $catalogs =
+	  $users_only
+	  ? 'false'
+	  : q{c.relname IN ('pg_class', 'pg_attribute', 'pg_database', 'pg_tablespace')};
+	my $contents = '';
+	foreach my $database (
+		split /\n/,
+		$node->safe_psql(
+			'postgres',
+			'SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1'
+		))
+	{
+		my $digests = $node->safe_psql(
+			$database, qq{
+			SELECT format('SELECT %L, count(*), md5(string_agg(t::text, '','' ORDER BY t::text)) FROM %s AS t',
+				c.oid::regclass, c.oid::regclass)
+			FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+			WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence = 'p'
+				AND (c.oid >= 16384 AND n.nspname NOT LIKE 'pg_%' OR $catalogs)
+			ORDER BY n.nspname, c.relname \\gexec
+		});
+		$contents .= "$database|$_\n" foreach split /\n/, $digests;
+	}
+	return $contents;
+}
+
+# Files and directories that belong to nothing.  A first segment without a byte is
+# not counted: stock leaves one when a checkpoint falls between a commit and the request
+# to unlink it, and the server dies, or is copied, before the next one.
+sub orphans
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my (%known, %whole);
+	foreach (
+		split /\n/,
+		$node->safe_psql(
+			'postgres', 'SELECT oid, datname, datallowconn FROM pg_database'))
+	{
+		my ($oid, $name, $connect) = split /\|/;
+		$whole{$oid} = 1;
+		$whole{$oid} = $known{$oid} = {
+			map { $_ => 1 } split /\n/,
+			$node->safe_psql(
+				$name,
+				'SELECT pg_relation_filepath(oid) FROM pg_class WHERE pg_relation_filenode(oid) IS NOT NULL'
+			)
+		  }
+		  if $connect eq 't';
+	}
+	my %tablespace = map { $_ => 1 } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT oid FROM pg_tablespace');
+
+	my @orphans;
+	foreach my $path (glob("'$data'/pg_tblspc/*"))
+	{
+		my ($oid) = $path =~ m{([^/]*)$};
+		push @orphans, "pg_tblspc/$oid" unless $tablespace{$oid};
+	}
+	my $major = $node->pg_version->major;
+	foreach
+	  my $path (glob("'$data'/base/* '$data'/pg_tblspc/*/PG_${major}_*/*"))
+	{
+		my ($directory, $oid) = $path =~ m{^\Q$data\E/(.*?([^/]*))$};
+		next if $oid eq 'pgsql_tmp';
+		if (!$whole{$oid})
+		{
+			push @orphans, $directory;
+			next;
+		}
+		foreach my $file (slurp_dir($path))
+		{
+			next
+			  if $file =~
+			  /^(\.\.?|PG_VERSION|pg_filenode\.map|pg_internal\.init.*)$/;
+			my ($number) =
+			  $file =~ /^([0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$/;
+			next if !$known{$oid};
+			next if defined $number && $known{$oid}{"$directory/$number"};
+			next if ($number // '') eq $file && -z "$path/$file";
+			push @orphans, "$directory/$file";
+		}
+	}
+	return \@orphans;
+}
+
+# The last look at a server that has been made from another one.
+sub check_server
+{
+	my ($node, $contents, $what) = @_;
+	is(contents($node), $contents, "$what: has the contents of its source");
+	wait_for_nothing($node);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is_deeply(orphans($node), [],
+		"$what: has no files that belong to nothing");
+	$node->command_ok(
+		[ 'pg_amcheck', '--all', '--install-missing', '--jobs' => 2 ],
+		"$what: pg_amcheck");
+	return;
+}
+
+# Lines of a log that a page written to a file that is gone, or lost, would have left
+# there.  Replay of DROP DATABASE whose directory is gone says so, in stock as well.
+sub bad_lines
+{
+	my ($log) = @_;
+	return [
+		grep {
+			/PANIC|could not (open|read|fsync|write)|invalid page|TRAP/
+			  && !/WARNING:  could not open directory "[^"]*": No such file/
+		} split /\n/,
+		$log
+	];
+}
+
+sub check_stopped
+{
+	my ($node, $what) = @_;
+	$node->stop;
+	is_deeply(bad_lines(slurp_file($node->logfile)),
+		[], "$what: the log is clean");
+	command_ok([ 'pg_checksums', '--check', '--pgdata' => $node->data_dir ],
+		"$what: pg_checksums");
+	return;
+}
+
+# --- victims ----------------------------------------------------------------------------------------
+
+# A table with an index, more segments and dirty pages; a database.  Their drop has to
+# be told from the storm's.
+sub create_victim
+{
+	my ($primary, $name, @copies) = @_;
+	$primary->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name (a int PRIMARY KEY, b text);
+		INSERT INTO $name SELECT i, repeat('v', 500) FROM generate_series(1, 1000) AS i}
+	);
+	my @paths =
+	  map {
+		$primary->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+	  } ($name, "${name}_pkey");
+	$primary->safe_psql('postgres',
+		"CREATE DATABASE db_$name STRATEGY file_copy");
+	my $oid = $primary->safe_psql('postgres',
+		"SELECT oid FROM pg_database WHERE datname = 'db_$name'");
+	$primary->wait_for_replay_catchup($_) foreach @copies;
+	add_segments($_, $paths[0], 2, MB) foreach $primary, @copies;
+	return { name => $name, paths => \@paths, oid => $oid };
+}
+
+sub drop_table
+{
+	my ($primary, $victim, @copies) = @_;
+	$primary->safe_psql('postgres', "DROP TABLE $victim->{name}");
+	$primary->wait_for_replay_catchup($_) foreach @copies;
+	return;
+}
+
+sub drop_database
+{
+	my ($primary, $victim, @copies) = @_;
+	$primary->safe_psql('postgres', "DROP DATABASE db_$victim->{name}");
+	$primary->wait_for_replay_catchup($_) foreach @copies;
+	return;
+}
+
+# Those of its files that are not empty, below some directory.
+sub files_below
+{
+	my ($directory, $victim) = @_;
+	my @files = map { glob("'$directory/$_'{,_*,.*}") } @{ $victim->{paths} };
+	push @files, glob("'$directory/base/$victim->{oid}/'*");
+	return map { substr($_, length($directory) + 1) } grep { -s $_ } @files;
+}
+
+# The same of a tar file.
+sub files_in_tar
+{
+	my ($file, $victim) = @_;
+	my ($list) = run_command([ $tar, '-tf' => $file ]);
+	my $any = join '|', (map { "$_([_.].*)?\$" } @{ $victim->{paths} }),
+	  "base/$victim->{oid}/.";
+	return grep { m{^(?:\./)?(?:$any)} } split /\n/, $list;
+}
+
+# --- backups -----------------------------------------------------------------------------------------
+
+my $primary = start_quiet_node(
+	'primary',
+	'lazydrop.pass_delay' => $pass_delay,
+	'max_connections' => 20,
+	'max_wal_size' => '4GB',
+	'summarize_wal' => 'on',
+	'wal_keep_size' => '4GB');
+create_schema($primary);
+$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points')
+  if $have_points;
+$primary->backup('first');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'first', has_streaming => 1);
+$standby->start;
+
+my %victims;
+
+# Take a backup of a server with pg_basebackup, during a storm.  A victim has been
+# dropped when it begins.
+#
+# When it is to be held, another victim is dropped while files are copied; to be sure
+# of that, the tool is stopped meanwhile.  Its server process does not take part in
+# barriers then, for which, in stock as here, DROP DATABASE and DROP TABLESPACE wait, and
+# their replay.  So the latter must not be in a storm over a standby; and in none
+# whatever makes a checkpoint, because that leaves nothing pending.
+sub take_backup
+{
+	my ($node, $name, %params) = @_;
+	my @options = @{ $params{options} // [] };
+	my @copies = $node == $standby ? ($standby) : ();
+	my $directory = $primary->backup_dir . "/$name";
+	my $is_tar = grep { $_ eq '--format=tar' } @options;
+	my $before = create_victim($primary, "before_$name", @copies);
+	my $during =
+	  $params{held}
+	  ? create_victim($primary, "during_$name", @copies)
+	  : undef;
+	my $point = $node == $standby ? 'lazydrop-removal' : 'lazydrop-worker';
+
+	start_storm($primary, @{ $params{without} // [] });
+	hold_worker($node, $point);
+	drop_table($primary, $before, @copies);
+	worker_is_held($node, $point);
+	drop_database($primary, $before, @copies);
+	cmp_ok(scalar(files_below($node->data_dir, $before)),
+		'>', 3, "$name: files are pending when it begins")
+	  if $params{held};
+
+	# A standby's backup begins with what the last checkpoint left, which may be older.
+	if ($node == $standby)
+	{
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+	}
+
+	my $backup = { err => '' };
+	my $run = $backup->{run} = IPC::Run::start(
+		[
+			$node->installed_command('pg_basebackup'),
+			'--no-sync',
+			'--pgdata' => $directory,
+			'--host' => $node->host,
+			'--port' => $node->port,
+			'--checkpoint' => 'fast',
+			'--max-rate' => '32M',
+			@options
+		],
+		'<' => \undef,
+		'>' => \$backup->{out},
+		'2>' => \$backup->{err});
+	if ($params{held})
+	{
+		wait_until(
+			sub { $is_tar ? -s "$directory/base.tar" : -e "$directory/base" })
+		  or die "no backup has begun: $backup->{err}";
+		$run->signal('STOP');
+		is( $node->safe_psql(
+				'postgres',
+				q{SELECT count(*) FROM pg_stat_progress_basebackup WHERE phase = 'streaming database files'}
+			),
+			1,
+			"$name: is copying files");
+		drop_table($primary, $during, @copies);
+		my $session = $primary->background_psql('postgres');
+		$session->query_until(qr/begun/,
+			"\\echo begun\nDROP DATABASE db_$during->{name};\n");
+		wait_for_stats($node,
+			q{(s->>'pending_relations')::int > 1 AND s->>'pending_databases' <> '0'}
+		);
+		$run->signal('CONT');
+		$session->quit;
+	}
+	$run->finish;
+
+	# A file that is being extended may end in the middle of a page.
+	$backup->{err} =~
+	  s/^WARNING:  could not verify checksum in file .* read buffer size .* differ\n//mg;
+	is(result_of($backup), '0', "$name: pg_basebackup");
+	if ($params{held})
+	{
+		# Nobody has settled them, and so they have been copied.
+		my @of_server = files_below($node->data_dir, $during);
+		my @of_backup =
+		  $is_tar
+		  ? files_in_tar("$directory/base.tar", $during)
+		  : files_below($directory, $during);
+		cmp_ok(scalar(@of_server), '>', 3,
+			"$name: files are pending when it ends");
+		cmp_ok(scalar(@of_backup), '>', 3, "$name: and are in it");
+	}
+	is_deeply(
+		[
+			$is_tar
+			? files_in_tar("$directory/base.tar", $before)
+			: files_below($directory, $before)
+		],
+		[],
+		"$name: has no files of what was dropped before");
+	release_worker($node, $point);
+	stop_storm($primary);
+	$victims{$name} = [ $before, $params{held} ? $during : () ];
+
+	command_ok(
+		[ 'pg_verifybackup', $is_tar ? '--no-parse-wal' : (), $directory ],
+		"$name: pg_verifybackup");
+	return;
+}
+
+sub manifest
+{
+	my ($name) = @_;
+	return '--incremental=' . $primary->backup_dir . "/$name/backup_manifest";
+}
+
+take_backup(
+	$primary, 'full',
+	held => 1,
+	without => [qw(file_copy tablespace)]);
+take_backup($primary, 'incremental', options => [ manifest('full') ]);
+take_backup($primary, 'in_tar', options => ['--format=tar']);
+take_backup(
+	$standby, 'of_standby',
+	held => 1,
+	without => [qw(file_copy wal_log tablespace)]);
+take_backup($standby, 'of_standby_in_tar', options => ['--format=tar']);
+take_backup($standby, 'of_standby_incremental',
+	options => [ manifest('incremental') ]);
+
+# Recovery is to end here, while what follows is in WAL as well.
+my $contents = contents($primary);
+$primary->safe_psql('postgres', q{SELECT pg_create_restore_point('here')});
+start_storm($primary, 'file_copy');
+$primary->safe_psql('postgres', 'DROP TABLE empty');
+stop_storm($primary);
+
+sub restore_backup
+{
+	my ($name, %params) = @_;
+	my $node = PostgreSQL::Test::Cluster->new("restored_$name");
+	$node->init_from_backup($primary, $name, has_streaming => 1, %params);
+	command_ok(
+		[
+			'pg_verifybackup', '--ignore=postgresql.conf',
+			'--ignore=standby.signal', $node->data_dir
+		],
+		"$name: pg_verifybackup after pg_combinebackup"
+	) if $params{combine_with_prior};
+	$node->append_conf(
+		'postgresql.conf', q{
+		recovery_target_name = 'here'
+		recovery_target_action = 'promote'
+		summarize_wal = off
+		lazydrop.pass_delay = 1s});
+	$node->start;
+	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+	  or die "$name does not come out of recovery";
+	is_deeply(
+		[ map { files_below($node->data_dir, $_) } @{ $victims{$name} } ],
+		[], "$name: recovery has removed what was dropped meanwhile");
+	check_server($node, $contents, $name);
+	check_stopped($node, $name);
+	$node->clean_node;
+	return;
+}
+
+restore_backup('full');
+restore_backup('incremental', combine_with_prior => ['full']);
+restore_backup('in_tar', tar_program => $tar);
+restore_backup('of_standby');
+restore_backup('of_standby_in_tar', tar_program => $tar);
+restore_backup('of_standby_incremental',
+	combine_with_prior => [ 'full', 'incremental' ]);
+
+
+# --- pg_rewind ----------------------------------------------------------------------------------------
+
+# The standby is promoted while it has drops of the storm pending.  Then there is a storm
+# on either, and both have something pending that the other does not know, when the former
+# primary is made the standby of the other one; and they have changed places.
+sub rewind
+{
+	my ($old, $new, $from, $mode) = @_;
+	my $what = "pg_rewind, source $from, target stopped $mode";
+	start_storm($old);
+	$old->safe_psql(
+		'postgres', qq{
+		CREATE TABLE early_$mode$from AS SELECT i AS a, repeat('e', 500) AS b FROM generate_series(1, 1000) AS i;
+		CREATE TABLE returns_$mode$from AS SELECT i AS a, repeat('r', 500) AS b FROM generate_series(1, 1000) AS i;
+		CREATE TABLE leaves_$mode$from AS SELECT i AS a, repeat('l', 500) AS b FROM generate_series(1, 1000) AS i}
+	);
+	my ($early, $returns, $leaves) = map {
+		$old->safe_psql('postgres',
+			"SELECT pg_relation_filepath('${_}_$mode$from')")
+	} qw(early returns leaves);
+
+	# What a transaction has created that is under way when a standby is promoted
+	# stays there, in stock as well.
+	stop_storm($old);
+	$old->wait_for_replay_catchup($new);
+	add_segments($old, $returns, 2, MB);
+	add_segments($_, $leaves, 2, MB) foreach $old, $new;
+	add_segments($new, $early, 2, MB);
+	$old->safe_psql('postgres', "DROP TABLE early_$mode$from");
+	$old->wait_for_replay_catchup($new);
+	cmp_ok(scalar(relation_files($new, $early)),
+		'>=', 3, "$what: files are pending at the promotion");
+	$new->promote;
+	is(scalar(relation_files($new, $early)), 0, "$what: and gone after it");
+	start_storm($_, 'file_copy', 'tablespace') foreach $old, $new;
+	$new->safe_psql('postgres', 'CHECKPOINT');
+	$old->safe_psql('postgres',
+		"UPDATE live SET n = -1; DROP TABLE returns_$mode$from");
+	$new->safe_psql('postgres',
+		"UPDATE live SET n = -2 WHERE a % 2 = 0; DROP TABLE leaves_$mode$from"
+	);
+
+	foreach ([ $old, $returns ], [ $new, $leaves ])
+	{
+		my ($node, $path) = @$_;
+		cmp_ok(
+			scalar(
+				grep { -s $node->data_dir . "/$_" }
+				  relation_files($node, $path)),
+			'>=', 3,
+			"$what: files are pending on " . $node->name);
+	}
+
+	# What is pending is removed by the shutdown; or stays, and is removed by the
+	# recovery in single-user mode that pg_rewind asks for.
+	$old->stop($mode);
+	forget_storm($old);
+	is( scalar(
+			grep { -s $old->data_dir . "/$_" } relation_files($old, $returns)
+		),
+		$mode eq 'fast' ? 0 : 3,
+		"$what: files after the target has stopped");
+	if ($from eq 'directory')
+	{
+		stop_storm($new);
+		$new->stop;
+	}
+	command_ok(
+		[
+			'pg_rewind', '--no-sync',
+			'--target-pgdata' => $old->data_dir,
+			$from eq 'server'
+			? ('--source-server' => $new->connstr('postgres'))
+			: ('--source-pgdata' => $new->data_dir)
+		],
+		$what);
+
+	# The settings have come with the data.
+	$new->start if $from eq 'directory';
+	$old->append_conf('postgresql.conf', 'port = ' . $old->port);
+	$old->enable_streaming($new);
+	$old->start;
+	stop_storm($new) if $from eq 'server';
+	$new->wait_for_replay_catchup($old);
+	is(contents($old), contents($new), "$what: the contents are the same");
+	is( $old->safe_psql(
+			'postgres',
+			"SELECT count(*), sum(length(b)) FROM returns_$mode$from"),
+		'1000|500000',
+		"$what: a table that had been dropped is back");
+	$_->safe_psql('postgres', 'CHECKPOINT') foreach $new, $old;
+	is_deeply([ map { relation_files($_, $leaves) } $old, $new ],
+		[], "$what: what the source has dropped is gone");
+	is_deeply(orphans($_), [],
+		"$what: no files that belong to nothing on " . $_->name)
+	  foreach $old, $new;
+	return;
+}
+
+foreach my $node ($primary, $standby)
+{
+	$node->append_conf('postgresql.conf', 'lazydrop.pass_delay = 60s');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.pass_delay') = '1min'});
+}
+rewind($primary, $standby, 'server', 'fast');
+rewind($standby, $primary, 'directory', 'immediate');
+rewind($primary, $standby, 'server', 'immediate');
+$standby->command_ok([ 'pg_amcheck', '--all', '--install-missing' ],
+	'after pg_rewind: pg_amcheck');
+foreach my $node ($primary, $standby)
+{
+	check_stopped($node, 'after pg_rewind, ' . $node->name);
+	$node->clean_node;
+}
+
+# --- pg_upgrade ---------------------------------------------------------------------------------------
+
+# Where an older PostgreSQL is, and what to say when there is none.
+my @candidates =
+	defined $ENV{LAZYDROP_OLD_BINDIR} ? $ENV{LAZYDROP_OLD_BINDIR}
+  : defined $ENV{LAZYDROP_TOOLS}
+  ? glob("'$ENV{LAZYDROP_TOOLS}'/postgresql/usr/lib/postgresql/*/bin")
+  : '/usr/lib/postgresql/15/bin';
+my ($old_bindir) = grep { -x "$_/postgres" && -x "$_/pg_ctl" } @candidates;
+
+# Its libraries, where fetch-tools had to bring some, after ours.
+if (defined $ENV{LAZYDROP_TOOLS})
+{
+	$ENV{LD_LIBRARY_PATH} = join ':',
+	  grep { defined && $_ ne '' } $ENV{LD_LIBRARY_PATH},
+	  glob(
+		"'$ENV{LAZYDROP_TOOLS}'/postgresql/usr/lib/*-linux-* '$ENV{LAZYDROP_TOOLS}'/postgresql/lib/*-linux-*"
+	  );
+}
+
+# The numbers that relations in a database have been given.
+sub numbers
+{
+	my ($node, $database) = @_;
+	return split /\n/,
+	  $node->safe_psql($database,
+		'SELECT pg_relation_filenode(oid) FROM pg_class WHERE NOT relisshared AND pg_relation_filenode(oid) >= 16384'
+	  );
+}
+
+# Upgrade a copy of an older server's directory.  pg_upgrade drops template1 and
+# postgres of the new server and creates them with the OIDs that they had, and then
+# relations in them with the numbers that they had on the old one.  Catalogs of the
+# new server's template1 and postgres have been given numbers out of the same range
+# before; so the names of what is pending come back, as databases and as relations.
+sub upgrade
+{
+	my ($old, $mode, $contents, $numbers) = @_;
+	my $directory = "$scratch/old$mode";
+	my $tablespace = "$scratch/tablespace$mode";
+	my ($link) = grep { /^[0-9]+$/ } slurp_dir($old->data_dir . '/pg_tblspc');
+	system_or_bail('cp', '-RPp', $old->data_dir, $directory);
+	system_or_bail('cp', '-RPp', $old->data_dir . "/pg_tblspc/$link/.",
+		$tablespace);
+	unlink "$directory/pg_tblspc/$link";
+	symlink($tablespace, "$directory/pg_tblspc/$link")
+	  or die "could not make a symbolic link: $!";
+	my $new = PostgreSQL::Test::Cluster->new('new' . ($mode =~ tr/-/_/r));
+	$new->init;
+	$new->append_conf(
+		'postgresql.conf', q{
+		autovacuum = off
+		shared_buffers = 32MB
+		lazydrop.log_passes = on
+		lazydrop.pass_delay = 60s});
+	$new->start;
+
+	# A security release may store what an older release of ours does not know.
+	foreach my $option (@{ $old->{lazydrop_options} })
+	{
+		my ($ret) = $new->psql('postgres',
+			"BEGIN; CREATE TEMP TABLE t (a int); ALTER TABLE t ALTER a SET ($option)"
+		);
+		return 0 if $ret != 0;
+	}
+	foreach my $database (qw(template1 postgres))
+	{
+		$new->safe_psql($database, 'VACUUM FULL');
+		my %numbers = map { $_ => 1 } numbers($new, $database);
+		cmp_ok(scalar(grep { $numbers{$_} } @{ $numbers->{$database} }),
+			'>', 0, "pg_upgrade $mode: numbers in $database come back");
+	}
+	$new->stop;
+
+	# It leaves a script where it is run.
+	my $here = getcwd();
+	chdir $scratch or die "could not change directory: $!";
+	command_ok(
+		[
+			'pg_upgrade', '--no-sync', '--retain', '--jobs=2', $mode,
+			'--old-datadir' => $directory,
+			'--new-datadir' => $new->data_dir,
+			'--old-bindir' => $old_bindir,
+			'--new-bindir' => $new->config_data('--bindir'),
+			'--socketdir' => $new->host,
+			'--old-port' => $old->port,
+			'--new-port' => $new->port
+		],
+		"pg_upgrade $mode");
+	chdir $here or die "could not change directory: $!";
+	my ($file) =
+	  glob( "'"
+		  . $new->data_dir
+		  . "'/pg_upgrade_output.d/*/log/pg_upgrade_server.log");
+	my $log = slurp_file($file);
+	foreach my $database (qw(template1 postgres))
+	{
+		ok( $log =~
+			  / lazy drop pass complete: [0-9]+ relations and [1-9].*\n.* STATEMENT:  CREATE DATABASE "$database"/,
+			"pg_upgrade $mode: who creates $database again settles it first");
+	}
+	is_deeply(bad_lines($log), [], "pg_upgrade $mode: its log is clean");
+
+	$new->append_conf('postgresql.conf', 'max_connections = 20');
+	$new->append_conf('postgresql.conf', 'allow_in_place_tablespaces = on');
+	$new->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0');
+	$new->start;
+	is(contents($new, 1), $contents, "pg_upgrade $mode: has the contents");
+	$new->command_ok(
+		[
+			'vacuumdb', '--all',
+			'--analyze-in-stages', '--missing-stats-only'
+		],
+		"pg_upgrade $mode: vacuumdb --missing-stats-only");
+	$new->command_ok(
+		[ 'vacuumdb', '--all', '--analyze-only' ],
+		"pg_upgrade $mode: vacuumdb --analyze-only");
+
+	# Drop some of it, among other things, and crash.
+	start_storm($new);
+	$new->safe_psql($_, 'DROP TABLE drop_me')
+	  foreach qw(template1 postgres other);
+	$new->safe_psql('postgres', 'DROP DATABASE drop_me');
+	stop_storm($new);
+	my $after = contents($new);
+	$new->stop('immediate');
+	$new->start;
+	check_server($new, $after, "pg_upgrade $mode");
+	check_stopped($new, "pg_upgrade $mode");
+	$new->clean_node;
+	return 1;
+}
+
+SKIP:
+{
+	skip
+	  "no older PostgreSQL (LAZYDROP_OLD_BINDIR, LAZYDROP_TOOLS) in @candidates",
+	  1
+	  unless defined $old_bindir;
+
+	my $old =
+	  PostgreSQL::Test::Cluster->new('old',
+		install_path => dirname($old_bindir));
+	note('upgrading from ' . $old->pg_version);
+	$old->init(extra => ['--data-checksums']);
+	$old->append_conf('postgresql.conf', 'autovacuum = off');
+	$old->start;
+	create_schema($old);
+	my $tablespace = PostgreSQL::Test::Utils::tempdir_short();
+	$old->safe_psql('postgres', $_)
+	  foreach (
+		"CREATE TABLESPACE ts LOCATION '$tablespace'",
+		'CREATE DATABASE moved TABLESPACE ts',
+		'CREATE DATABASE drop_me',
+		'CREATE TABLE drop_me TABLESPACE ts AS SELECT generate_series(1, 1000) AS a',
+		q{SELECT lo_from_bytea(0, 'large object'); VACUUM FULL pg_largeobject},
+		'CREATE MATERIALIZED VIEW view AS SELECT count(*) FROM live',
+		'CREATE UNLOGGED TABLE unlogged AS SELECT 1 AS a');
+	$old->safe_psql('moved',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	$old->safe_psql($_,
+		'CREATE TABLE drop_me AS SELECT generate_series(1, 1000) AS a')
+	  foreach qw(template1 other);
+
+	# So many that they meet the new server's numbers, which come in no order.
+	my %numbers;
+	foreach my $database (qw(template1 postgres))
+	{
+		$old->safe_psql(
+			$database, q{
+			DO $$
+			BEGIN
+				FOR i IN 1 .. 50 LOOP
+					EXECUTE format('CREATE TABLE many%s (a int, b text DEFAULT repeat(''m'', 100))', i);
+					EXECUTE format('INSERT INTO many%s SELECT generate_series(1, 100)', i);
+				END LOOP;
+			END $$});
+		$numbers{$database} = [ numbers($old, $database) ];
+	}
+	my $contents = contents($old, 1);
+	$old->{lazydrop_options} = [
+		split /\n/,
+		$old->safe_psql(
+			'postgres',
+			q{SELECT DISTINCT unnest(attoptions) FROM pg_attribute WHERE attrelid = 'live'::regclass}
+		)
+	];
+	$old->stop;
+	foreach my $mode (qw(--copy --link --swap))
+	{
+		upgrade($old, $mode, $contents, \%numbers)
+		  or skip 'PostgreSQL '
+		  . $old->pg_version
+		  . " is too new for this one: @{ $old->{lazydrop_options} }", 1;
+	}
+	$old->clean_node;
+}
+
+# --- pgBackRest -------------------------------------------------------------------------------------------
+
+my $pgbackrest = $ENV{LAZYDROP_PGBACKREST} // (
+	defined $ENV{LAZYDROP_TOOLS}
+	? "$ENV{LAZYDROP_TOOLS}/bin/pgbackrest"
+	: 'pgbackrest');
+my ($version) = eval { run_command([ $pgbackrest, 'version' ]) };
+
+SKIP:
+{
+	skip "no pgBackRest (LAZYDROP_PGBACKREST, LAZYDROP_TOOLS) as $pgbackrest",
+	  1
+	  unless ($version // '') =~ /^pgBackRest ([0-9]+)\.([0-9]+)/;
+	skip "$version knows no PostgreSQL 18", 1 if $1 == 2 && $2 < 55;
+	note($version);
+
+	my $repository = "$scratch/repository";
+	my $tablespace = PostgreSQL::Test::Utils::tempdir_short();
+	my @pgbackrest = (
+		$pgbackrest, "--config=$scratch/pgbackrest.conf",
+		'--stanza=lazydrop');
+	my $source = start_quiet_node(
+		'source',
+		'archive_mode' => 'on',
+		'archive_command' => "'@pgbackrest archive-push %p'",
+		'lazydrop.pass_delay' => $pass_delay,
+		'max_connections' => 20,
+		'max_wal_size' => '4GB');
+	append_to_file("$scratch/pgbackrest.conf",
+			"[global]\nrepo1-path=$repository\nrepo1-retention-full=2\n"
+		  . "log-path=$scratch/log\nlock-path=$scratch/lock\nspool-path=$scratch/spool\n"
+		  . "log-level-console=warn\nstart-fast=y\ncompress-level=1\n"
+		  . "[lazydrop]\npg1-path="
+		  . $source->data_dir
+		  . "\npg1-socket-path="
+		  . $source->host
+		  . "\npg1-port="
+		  . $source->port
+		  . "\n");
+
+	mkdir "$scratch/$_" foreach qw(log lock spool);
+
+	# Everything but databases in a tablespace; it does not know those in place.
+	$source->safe_psql('postgres',
+		"CREATE TABLESPACE ts LOCATION '$tablespace'");
+	$source->safe_psql('postgres', 'CREATE EXTENSION injection_points')
+	  if $have_points;
+	$source->append_conf('postgresql.conf', 'default_tablespace = ts');
+	$source->reload;
+	$source->poll_query_until('postgres',
+		q{SELECT current_setting('default_tablespace') = 'ts'});
+	create_schema($source);
+	command_ok([ @pgbackrest, 'stanza-create' ], 'pgBackRest stanza-create');
+
+	# Its processes are a group, so that all can be stopped.
+	my $before = create_victim($source, 'before');
+	my $during = create_victim($source, 'during');
+	start_storm($source, 'file_copy', 'tablespace');
+	hold_worker($source, 'lazydrop-worker');
+	drop_table($source, $before);
+	worker_is_held($source, 'lazydrop-worker');
+	drop_database($source, $before);
+	cmp_ok(scalar(files_below($source->data_dir, $before)),
+		'>', 3, 'pgBackRest: files are pending when it begins');
+	my $backup = { err => '' };
+	$backup->{run} = IPC::Run::start(
+		[
+			'sh', '-c', 'echo $$ >"$0.tmp" && mv "$0.tmp" "$0" && exec "$@"',
+			"$scratch/pid", @pgbackrest, '--type=full', 'backup'
+		],
+		'init' => sub { setpgrp(0, 0) },
+		'<' => \undef,
+		'>' => \$backup->{err},
+		'2>&1');
+	wait_until(
+		sub {
+			my @files =
+			  glob("'$repository'/backup/lazydrop/*F/pg_data/base/*");
+			return @files > 0;
+		}) or die "no backup has begun: $backup->{err}";
+	my $pid = slurp_file("$scratch/pid") + 0;
+	kill 'STOP', -$pid;
+	is( $source->safe_psql(
+			'postgres',
+			q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgBackRest%'}
+		),
+		1,
+		'pgBackRest: is copying files');
+	drop_table($source, $during);
+	drop_database($source, $during);
+	kill 'CONT', -$pid;
+	$backup->{run}->finish;
+	is(result_of($backup), '0', 'pgBackRest: full backup');
+	cmp_ok(scalar(files_below($source->data_dir, $during)),
+		'>', 3, 'pgBackRest: files are pending when it ends');
+	release_worker($source, 'lazydrop-worker');
+	stop_storm($source);
+
+	start_storm($source, 'tablespace');
+	my ($out, $err) =
+	  run_command([ @pgbackrest, '--type=incr', 'backup' ]);
+	is("$out$err", '', 'pgBackRest: incremental backup');
+	stop_storm($source);
+	($out) = run_command([ @pgbackrest, '--output=json', 'info' ]);
+	is( join(' ',
+			map { "$_->{type} " . ($_->{error} ? 'error' : 'ok') }
+			  @{ decode_json($out)->[0]{backup} }),
+		'full ok incr ok',
+		'pgBackRest: has found no invalid pages');
+
+	my $contents = contents($source);
+	$source->safe_psql('postgres', q{SELECT pg_create_restore_point('here')});
+	start_storm($source, 'file_copy', 'tablespace');
+	stop_storm($source);
+	my $file = $source->safe_psql('postgres',
+		'SELECT pg_walfile_name(pg_switch_wal())');
+	$source->poll_query_until('postgres',
+		"SELECT last_archived_wal >= '$file' FROM pg_stat_archiver")
+	  or die 'WAL is not archived';
+	$source->stop;
+
+	my $restored = PostgreSQL::Test::Cluster->new('restored');
+	mkdir $restored->data_dir, 0700;
+	foreach my $set ('full', 'incremental')
+	{
+		# The second one over the first one's remains.
+		my ($label) =
+		  map { m{([^/]*)$} }
+		  glob(
+			"'$repository'/backup/lazydrop/*" . ($set eq 'full' ? 'F' : 'I'));
+		command_ok(
+			[
+				@pgbackrest,
+				'--pg1-path=' . $restored->data_dir,
+				"--set=$label",
+				'--type=name',
+				'--target=here',
+				'--target-action=promote',
+				'--archive-mode=off',
+				"--tablespace-map=ts=$scratch/restored",
+				$set eq 'full' ? () : '--delta',
+				'restore'
+			],
+			"pgBackRest: restore, $set");
+		cmp_ok(
+			scalar(files_below($restored->data_dir, $during)),
+			$set eq 'full' ? '>' : '==',
+			0,
+			"pgBackRest: files of what was dropped meanwhile, $set");
+		is_deeply([ files_below($restored->data_dir, $before) ],
+			[], "pgBackRest: no files of what was dropped before, $set");
+		$restored->append_conf('postgresql.conf',
+			'port = ' . $restored->port);
+		$restored->start;
+		$restored->poll_query_until('postgres',
+			'SELECT NOT pg_is_in_recovery()')
+		  or die 'no end of recovery';
+		is_deeply([ files_below($restored->data_dir, $during) ],
+			[], "pgBackRest: recovery has removed them, $set");
+		check_server($restored, $contents, "pgBackRest, $set");
+
+		if ($set eq 'full')
+		{
+			start_storm($restored, 'tablespace');
+			$restored->stop('immediate');
+			forget_storm($restored);
+		}
+	}
+	check_stopped($restored, 'pgBackRest');
+}
+
+done_testing();

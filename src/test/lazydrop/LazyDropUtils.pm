@@ -30,7 +30,7 @@ use Time::HiRes qw(usleep);
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until relation_files add_segments need_injection_points
-  start_quiet_node stop_with_clean_log start_quiet_pair wait_for_nothing);
+  start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing);
 
 =pod
 
@@ -248,6 +248,27 @@ sub start_quiet_node
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
 	return $node;
+}
+
+=pod
+
+=item start_binary_upgrade($node)
+
+Start a server in binary-upgrade mode, in which OIDs and relfilenumbers can be given.
+
+=cut
+
+sub start_binary_upgrade
+{
+	my ($node) = @_;
+	system_or_bail(
+		'pg_ctl', '--wait',
+		'--pgdata' => $node->data_dir,
+		'--log' => $node->logfile,
+		'--options' => '-b',
+		'start');
+	$node->_update_pid(1);
+	return;
 }
 
 =pod

@@ -17,7 +17,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node start_binary_upgrade stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -220,20 +220,6 @@ $primary->safe_psql('postgres',
 
 # --- the same relfilenumber, as pg_upgrade chooses it --------------------------------
 
-sub start_binary_upgrade
-{
-	my (@options) = @_;
-	$primary->stop;
-	system_or_bail(
-		'pg_ctl', '--wait',
-		'--pgdata' => $primary->data_dir,
-		'--log' => $primary->logfile,
-		'--options' => '-b',
-		'start');
-	$primary->_update_pid(1);
-	return;
-}
-
 # SQL that makes pg_upgrade's choices for a table without a TOAST table.
 sub create_as
 {
@@ -248,7 +234,8 @@ sub create_as
 
 $primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
 $primary->safe_psql('postgres', 'CREATE DATABASE moved');
-start_binary_upgrade();
+$primary->stop;
+start_binary_upgrade($primary);
 my $oid = 700000;
 foreach my $point (sort keys %how)
 {

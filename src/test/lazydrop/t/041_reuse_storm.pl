@@ -32,7 +32,7 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use IPC::Run;
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing need_injection_points start_quiet_pair);
+  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing need_injection_points start_quiet_pair start_binary_upgrade);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -208,13 +208,7 @@ sub start_primary
 {
 	if ($upgraded)
 	{
-		system_or_bail(
-			'pg_ctl', '--wait',
-			'--pgdata' => $primary->data_dir,
-			'--log' => $primary->logfile,
-			'--options' => '-b',
-			'start');
-		$primary->_update_pid(1);
+		start_binary_upgrade($primary);
 	}
 	else
 	{

@@ -377,8 +377,9 @@ MeasureDirectory(const LazyDropJob *job, const List *files)
 }
 
 /*
- * Remove what is not ours, in one step.  Returns false when there is nothing left to
- * do for this job.
+ * Remove what is not ours, in one step, so that it is not of a database that has been
+ * created meanwhile (rule R5).  Returns false when there is nothing left to do for this
+ * job.
  */
 static bool
 RemoveSubdirectory(const LazyDropJob *job, const char *path, bool *failed)
@@ -690,7 +691,8 @@ FreeDirectory(const LazyDropJob *job)
  * Called when a write to a file has failed with that errno.  When that means that
  * there is no space, and there may be some now because files have been removed, by us
  * or meanwhile by others, return true: the caller tries again, for as long as that is
- * so, or until it is cancelled (rule R15).  Otherwise errno is as given.
+ * so, or until it is cancelled (rule R15).  Otherwise errno is as given.  Who answers an
+ * error with a PANIC is not cancelled: a critical section, and the WAL receiver.
  *
  * The caller may hold locks or be in a critical section: nobody is waited for, nothing
  * is sent, palloc is not called, and no error is raised.
@@ -711,7 +713,8 @@ LazyDropFreeSpace(int error)
 		 || error == EDQUOT
 #endif
 		 ) && LazyDropCtl != NULL && MyProc != NULL &&
-		(CritSectionCount > 0 || !(QueryCancelPending || ProcDiePending)))
+		(CritSectionCount > 0 || AmWalReceiverProcess() ||
+		 !(QueryCancelPending || ProcDiePending)))
 	{
 		/* to wait there takes memory */
 		if (CritSectionCount == 0)

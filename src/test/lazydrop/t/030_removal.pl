@@ -162,12 +162,7 @@ sub all_files
 	cmp_ok(($stats->{bytes_removed} - $before) / MB / $seconds,
 		'<=', 1024 * 1.3, 'the rate is kept');
 	cmp_ok($stats->{pending_bytes}, '>', 900_000 * MB, 'much is left');
-	is( $node->safe_psql(
-			'postgres',
-			q{SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'lazy drop worker'}
-		),
-		'LazyDropThrottle',
-		'the worker waits');
+	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
 
 	# It makes passes meanwhile, and nobody else has to wait.
 	my $passes = $stats->{passes};

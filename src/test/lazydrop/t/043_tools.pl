@@ -434,6 +434,9 @@ my %victims;
 # barriers then, for which, in stock as here, DROP DATABASE and DROP TABLESPACE wait, and
 # their replay.  So the latter must not be in a storm over a standby; and in none
 # whatever makes a checkpoint, because that leaves nothing pending.
+#
+# A tablespace has a tar file of its own, and init_from_backup wants to be told where it
+# is to go, also one in place; so there are none when a backup in tar files begins.
 sub take_backup
 {
 	my ($node, $name, %params) = @_;
@@ -448,7 +451,18 @@ sub take_backup
 	  : undef;
 	my $point = $node == $standby ? 'lazydrop-removal' : 'lazydrop-worker';
 
-	start_storm($primary, @{ $params{without} // [] });
+	if ($is_tar)
+	{
+		# What another storm may have left.
+		$primary->safe_psql('postgres', $_) foreach map {
+			("DROP TABLE IF EXISTS s$_", "DROP TABLESPACE IF EXISTS ts$_")
+		} 0 .. $clients - 1;
+		$primary->wait_for_replay_catchup($_) foreach @copies;
+	}
+	start_storm(
+		$primary,
+		@{ $params{without} // [] },
+		$is_tar ? 'tablespace' : ());
 	hold_worker($node, $point);
 	drop_table($primary, $before, @copies);
 	worker_is_held($node, $point);

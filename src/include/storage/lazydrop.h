@@ -50,6 +50,7 @@ extern void LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum,
 								   bool isRedo);
 extern void LazyDropSettleDatabase(Oid dboid, bool for_creator);
 extern void LazyDropSettleAll(void);
+extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);

@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
@@ -136,6 +137,16 @@ typedef struct LazyDropShared
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
 	uint64		last_serial;
+	/* entries up to this one do not wait for lazydrop.pass_delay */
+	uint64		drain_serial;
+
+	/* the last pass that was complete, and when it was so, or 0 */
+	TimestampTz last_pass;
+	int64		last_pass_us;
+	int64		last_pass_headers;
+	int64		last_pass_buffers;
+
+	TimestampTz stats_reset;
 
 	/* constant after start-up */
 	int			capacity;
@@ -147,9 +158,13 @@ typedef struct LazyDropShared
 
 	uint32		wait_event_main;
 	uint32		wait_event_gather;
-	uint32		wait_event_settle;
 	uint32		wait_event_throttle;
+	uint32		wait_event_write;
 	uint32		wait_event_forget;
+	uint32		wait_event_reuse;
+	uint32		wait_event_checkpoint;
+	uint32		wait_event_settle;
+	uint32		wait_event_drain;
 
 	/* the worker's proc number, or INVALID_PROC_NUMBER */
 	pg_atomic_uint32 worker;
@@ -170,7 +185,7 @@ typedef struct LazyDropShared
 	 */
 	pg_atomic_uint64 bytes_freed;
 
-	/* counters, for lazydrop.stats */
+	/* counters, for lazydrop.stats: set to zero under the lock */
 	pg_atomic_uint64 passes;
 	pg_atomic_uint64 headers_visited;
 	pg_atomic_uint64 buffers_invalidated;

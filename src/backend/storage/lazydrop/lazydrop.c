@@ -219,6 +219,8 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		 */
 		if (entry->owner != 0)
 			entry->again = true;
+		dlist_delete(&entry->node);
+		dlist_push_tail(&LazyDropCtl->pending, &entry->node);
 	}
 	else
 	{
@@ -574,7 +576,7 @@ WaitForWriters(const RelFileLocator *sorted, int n)
 		while (pg_atomic_read_u32(&them->generation) == generation)
 		{
 			CHECK_FOR_INTERRUPTS();
-			pgstat_report_wait_start(WAIT_EVENT_BUFFER_IO);
+			pgstat_report_wait_start(LazyDropCtl->wait_event_write);
 			pg_usleep(tries++ < 100 ? 10L : 1000L);
 			pgstat_report_wait_end();
 		}
@@ -1565,6 +1567,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 			/* our own pass has broadcast, so prepare only now */
 			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 			(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
+											   for_creator ?
+											   LazyDropCtl->wait_event_reuse :
 											   LazyDropCtl->wait_event_settle);
 			(void) SettlePause(0);
 		}
@@ -1663,6 +1667,93 @@ LazyDropSettleAll(void)
 {
 	if (!LazyDropNothingPending())
 		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
+}
+
+/* when the drain of this process runs out of time, or PG_INT64_MAX */
+static int64 drain_deadline_ns;
+
+static bool
+DrainPause(uint64 bytes)
+{
+	CHECK_FOR_INTERRUPTS();
+	return LazyDropNow() < drain_deadline_ns;
+}
+
+/*
+ * Wait until all that is pending now is done: its buffers are invalidated and its
+ * files removed.  The worker is asked not to wait for lazydrop.pass_delay; without one,
+ * the caller does what there is to do.  Returns false when "timeout_ms" milliseconds were
+ * not enough; less than zero is no limit.  Can be cancelled.  Either way what has been
+ * asked of the worker stays asked.
+ *
+ * The caller holds no LWLock.
+ */
+bool
+LazyDropDrain(int64 timeout_ms)
+{
+	int64		now = LazyDropNow();
+	uint64		last_serial;
+
+	if (timeout_ms < 0 || timeout_ms > (PG_INT64_MAX - now) / 1000000)
+		drain_deadline_ns = PG_INT64_MAX;
+	else
+		drain_deadline_ns = now + timeout_ms * 1000000;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	last_serial = LazyDropCtl->last_serial;
+	LazyDropCtl->drain_serial = last_serial;
+	LWLockRelease(&LazyDropCtl->lock);
+	LazyDropWakeWorker();
+
+	for (;;)
+	{
+		bool		found = false;
+		int64		left;
+		dlist_iter	iter;
+
+		/* before the look, so that what is done after it wakes us */
+		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+
+		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+		dlist_foreach(iter, &LazyDropCtl->pending)
+		{
+			if (dlist_container(LazyDropEntry, node, iter.cur)->serial <= last_serial)
+			{
+				found = true;
+				break;
+			}
+		}
+		LWLockRelease(&LazyDropCtl->lock);
+		if (!found)
+			break;
+		left = (drain_deadline_ns - LazyDropNow()) / 1000000;
+		if (left <= 0)
+		{
+			ConditionVariableCancelSleep();
+			return false;
+		}
+
+		if (!LazyDropHaveWorker())
+		{
+			LazyDropJob job;
+
+			ConditionVariableCancelSleep();
+			if (LazyDropPass(0, NULL, NULL, false))
+				continue;
+			if (LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
+								 last_serial, NULL, NULL, &job, 1) > 0)
+			{
+				LazyDropRemoveFiles(&job, DrainPause);
+				continue;
+			}
+		}
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv,
+										   Min(left, 1000),
+										   LazyDropCtl->wait_event_drain);
+		CHECK_FOR_INTERRUPTS();
+	}
+	ConditionVariableCancelSleep();
+	return true;
 }
 
 /*

@@ -625,7 +625,7 @@ LazyDropCheckPoint(void)
 			/* as CreateCheckPoint waits for those who delay it */
 			waited = true;
 			(void) CheckPointPause(0);
-			pgstat_report_wait_start(LazyDropCtl->wait_event_settle);
+			pgstat_report_wait_start(LazyDropCtl->wait_event_checkpoint);
 			pg_usleep(10000L);
 			pgstat_report_wait_end();
 		}

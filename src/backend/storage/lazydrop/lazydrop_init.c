@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_init.c
- *	  Settings, shared memory and statistics of the lazy drop.
+ *	  Settings and shared memory of the lazy drop.
  *
  * The settings are custom ones: their names have a dot, so that a postgresql.conf
  * with them also starts a stock server.
@@ -15,16 +15,16 @@
  */
 #include "postgres.h"
 
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "storage/lazydrop_stats.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
-#include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 LazyDropShared *LazyDropCtl = NULL;
@@ -36,8 +36,6 @@ bool		lazydrop_log_passes = false;
 bool		lazydrop_defer_files = true;
 int			lazydrop_removal_rate = 0;
 static char *lazydrop_stats;
-
-static const char *ShowStats(void);
 
 /* those of our settings that may stand in postgresql.conf */
 static const char *const setting_names[] = {
@@ -157,11 +155,12 @@ LazyDropInit(void)
 							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
 							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
 							   GUC_SUPERUSER_ONLY,
-							   NULL, NULL, ShowStats);
+							   NULL, NULL, LazyDropShowStats);
 
 	CheckPlaceholders(values);
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropXactCallback, NULL);
+	LazyDropPublishRoutines();
 	LazyDropRegisterWorker();
 }
 
@@ -246,14 +245,19 @@ LazyDropShmemInit(void)
 	/* here, where running out of them is not yet anybody's problem */
 	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");
 	LazyDropCtl->wait_event_gather = WaitEventExtensionNew("LazyDropGather");
-	LazyDropCtl->wait_event_settle = WaitEventExtensionNew("LazyDropSettle");
 	LazyDropCtl->wait_event_throttle = WaitEventExtensionNew("LazyDropThrottle");
+	LazyDropCtl->wait_event_write = WaitEventExtensionNew("LazyDropWrite");
 	LazyDropCtl->wait_event_forget = WaitEventExtensionNew("LazyDropForget");
+	LazyDropCtl->wait_event_reuse = WaitEventExtensionNew("LazyDropReuse");
+	LazyDropCtl->wait_event_checkpoint = WaitEventExtensionNew("LazyDropCheckpoint");
+	LazyDropCtl->wait_event_settle = WaitEventExtensionNew("LazyDropSettle");
+	LazyDropCtl->wait_event_drain = WaitEventExtensionNew("LazyDropDrain");
 
 	pg_atomic_init_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
 	ConditionVariableInit(&LazyDropCtl->settled_cv);
 	pg_atomic_init_u64(&LazyDropCtl->absorptions, 0);
 	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
+	LazyDropCtl->stats_reset = GetCurrentTimestamp();
 	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
 	pg_atomic_init_u64(&LazyDropCtl->headers_visited, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);
@@ -267,85 +271,4 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->bytes_freed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_waits, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_wait_us, 0);
-}
-
-/*
- * Value of lazydrop.stats.  Readable without a catalog object, and so on a
- * standby whose primary is a stock server.
- */
-static const char *
-ShowStats(void)
-{
-	static StringInfoData buf;
-	int			nrelations;
-	int			ndatabases;
-	int			nfiles = 0;
-	uint64		bytes = 0;
-	int64		oldest = 0;
-	ProcNumber	worker;
-	dlist_iter	iter;
-
-	if (LazyDropCtl == NULL)
-		return "";
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	ndatabases = LazyDropCtl->ndatabases;
-	nrelations = pg_atomic_read_u32(&LazyDropCtl->npending) - ndatabases;
-	if (!dlist_is_empty(&LazyDropCtl->pending))
-		oldest = dlist_head_element(LazyDropEntry, node,
-									&LazyDropCtl->pending)->buried_at_ns;
-	dlist_foreach(iter, &LazyDropCtl->removals)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
-
-		nfiles += entry->nfiles;
-		bytes += entry->bytes;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
-
-	if (buf.data == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&buf);
-		MemoryContextSwitchTo(old_context);
-	}
-	resetStringInfo(&buf);
-
-	appendStringInfo(&buf, "{\"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
-					 nrelations, ndatabases, LazyDropCtl->capacity);
-	appendStringInfo(&buf, ", \"pending_files\": %d, \"pending_bytes\": " UINT64_FORMAT,
-					 nfiles, bytes);
-	if (oldest != 0)
-		appendStringInfo(&buf, ", \"oldest_age_ms\": " INT64_FORMAT,
-						 (LazyDropNow() - oldest) / 1000000);
-	else
-		appendStringInfoString(&buf, ", \"oldest_age_ms\": null");
-	if (worker != INVALID_PROC_NUMBER)
-		appendStringInfo(&buf, ", \"worker_pid\": %d",
-						 GetPGProcByNumber(worker)->pid);
-	else
-		appendStringInfoString(&buf, ", \"worker_pid\": null");
-
-#define COUNTER(name) \
-	appendStringInfo(&buf, ", \"" #name "\": " UINT64_FORMAT, \
-					 pg_atomic_read_u64(&LazyDropCtl->name))
-	COUNTER(buried_relations);
-	COUNTER(buried_databases);
-	COUNTER(passes);
-	COUNTER(headers_visited);
-	COUNTER(buffers_invalidated);
-	COUNTER(writes_skipped);
-	COUNTER(sync_fallbacks);
-	COUNTER(reuse_waits);
-	COUNTER(files_removed);
-	COUNTER(bytes_removed);
-	COUNTER(checkpoint_waits);
-#undef COUNTER
-	appendStringInfo(&buf, ", \"checkpoint_wait_ms\": %.3f",
-					 pg_atomic_read_u64(&LazyDropCtl->checkpoint_wait_us) / 1000.0);
-	appendStringInfoChar(&buf, '}');
-	return buf.data;
 }

@@ -36,6 +36,7 @@
 #include "storage/lazydrop_internal.h"
 #include "storage/shmem.h"
 #include "utils/injection_point.h"
+#include "utils/timestamp.h"
 #include "utils/memutils.h"
 
 /* 8 kB for each bitmap: both stay in a first-level cache of 32 kB. */
@@ -76,6 +77,7 @@ typedef struct PassState
 	int			npinned;
 
 	int64		invalidated;
+	int64		took_us;
 
 	uint64		relation_filter[FILTER_WORDS];
 	uint64		database_filter[FILTER_WORDS];
@@ -384,6 +386,30 @@ RevisitPinned(PassState *pass)
 }
 
 /*
+ * Count the pass, before anybody can see that what it was for is done.
+ */
+static void
+CountPass(PassState *pass, instr_time began)
+{
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, began);
+	pass->took_us = INSTR_TIME_GET_MICROSEC(took);
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	pg_atomic_fetch_add_u64(&LazyDropCtl->passes, 1);
+	pg_atomic_fetch_add_u64(&LazyDropCtl->headers_visited, NBuffers);
+	pg_atomic_fetch_add_u64(&LazyDropCtl->buffers_invalidated,
+							pass->invalidated);
+	LazyDropCtl->last_pass = GetCurrentTimestamp();
+	LazyDropCtl->last_pass_us = pass->took_us;
+	LazyDropCtl->last_pass_headers = NBuffers;
+	LazyDropCtl->last_pass_buffers = pass->invalidated;
+	LWLockRelease(&LazyDropCtl->lock);
+}
+
+/*
  * Mark the entries whose buffers are gone, and give up the others.  Tells how many
  * of each kind were done.
  */
@@ -453,6 +479,7 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg,
 			RevisitPinned(pass);
 			if (am_lazydrop_worker)
 				INJECTION_POINT("lazydrop-pass-end", NULL);
+			CountPass(pass, began);
 			FinishPass(pass, &n_rels, &n_dbs);
 			nrelations = n_rels;
 			ndatabases = n_dbs;
@@ -460,22 +487,12 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg,
 		PG_END_ENSURE_ERROR_CLEANUP(DisownOnError,
 									UInt32GetDatum(pass->owner));
 
-		pg_atomic_fetch_add_u64(&LazyDropCtl->passes, 1);
-		pg_atomic_fetch_add_u64(&LazyDropCtl->headers_visited, NBuffers);
-		pg_atomic_fetch_add_u64(&LazyDropCtl->buffers_invalidated,
-								pass->invalidated);
 		if (lazydrop_log_passes)
-		{
-			instr_time	took;
-
-			INSTR_TIME_SET_CURRENT(took);
-			INSTR_TIME_SUBTRACT(took, began);
 			ereport(LOG,
 					(errmsg("lazy drop pass complete: %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",
 							nrelations, ndatabases,
 							(long long) pass->invalidated, NBuffers,
-							INSTR_TIME_GET_MILLISEC(took))));
-		}
+							pass->took_us / 1000.0)));
 	}
 
 	pfree(pass);

@@ -5,8 +5,9 @@
  *
  * A background worker that waits until something is buried, lets more of it
  * gather for lazydrop.pass_delay, invalidates the buffers of all of it in one pass,
- * and removes its files.  It starts with the postmaster, so that it is there in recovery, and is restarted when it
- * ends.  It is no more than a convenience: nobody relies on it (rule R6).
+ * and removes its files.  It starts with the postmaster, so that it is there in
+ * recovery, and is restarted when it ends.  It is no more than a convenience: nobody
+ * relies on it (rule R6).
  *
  * It takes no procsignal slot: it has no descriptor of a relation's file, no
  * snapshot and no transaction, so no barrier or signal concerns it.  It belongs to
@@ -96,7 +97,7 @@ WorkerExit(int code, Datum arg)
 
 /*
  * What there is to do: whether buffers, or files, have waited for
- * lazydrop.pass_delay.  Returns the milliseconds until that may change, or -1 when
+ * lazydrop.pass_delay, or somebody waits for them.  Returns the milliseconds until that may change, or -1 when
  * nothing is pending.
  */
 static long
@@ -128,7 +129,11 @@ LookForWork(bool *buffers, bool *files)
 		 */
 		if (can_pass || can_remove)
 		{
-			left = lazydrop_pass_delay - (now - entry->buried_at_ns) / 1000000;
+			if (entry->serial <= LazyDropCtl->drain_serial)
+				left = 0;
+			else
+				left = lazydrop_pass_delay -
+					(now - entry->buried_at_ns) / 1000000;
 			if (left <= 0 || (crowded && can_remove) || many_buffers)
 			{
 				*buffers |= can_pass && (left <= 0 || many_buffers);

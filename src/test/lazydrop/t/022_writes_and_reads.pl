@@ -112,7 +112,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 			"\\echo begun\n"
 		  . ($how eq 'DROP TABLE' ? 'DROP TABLE t;' : 'DROP DATABASE d;')
 		  . "\n\\echo dropped\n");
-	wait_for_wait($node, 'BufferIo', 'client backend');
+	wait_for_wait($node, 'LazyDropWrite', 'client backend');
 	pass("$how waits for the write that was announced");
 	ok(-s $path, "$how has not removed the file meanwhile");
 
@@ -120,7 +120,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	{
 		# The record is written, so the cancellation comes too late for the files.
 		$node->safe_psql('postgres',
-			q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'BufferIo' AND backend_type = 'client backend'}
+			q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'LazyDropWrite' AND backend_type = 'client backend'}
 		);
 		release($node, 'lazydrop-announced');
 		$node->wait_for_log(qr/canceling statement due to user request/,

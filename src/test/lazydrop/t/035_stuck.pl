@@ -66,7 +66,7 @@ wait_for_nothing($primary);
 	my $creator = $primary->background_psql('postgres');
 	$creator->query_until(qr/begun/,
 		"\\echo begun\nCREATE DATABASE e OID $oid;\n\\echo done\n");
-	wait_for_wait($primary, 'LazyDropSettle', 'client backend');
+	wait_for_wait($primary, 'LazyDropReuse', 'client backend');
 	is_deeply([ database_directories($primary, $oid) ],
 		[], 'a creator removes the rest, and then waits for the worker');
 	release($primary, 'lazydrop-step');

@@ -591,7 +591,7 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 
 	if ($within)
 	{
-		wait_for_wait($standby, 'LazyDropSettle', 'startup');
+		wait_for_wait($standby, 'LazyDropReuse', 'startup');
 		is($standby->safe_psql('postgres', 'SELECT count(*) FROM kept'),
 			$rows - 1, "$what: replay waits to create the database");
 		my $offset = -s $standby->logfile;
@@ -640,7 +640,7 @@ foreach my $node (@nodes)
 	release($node, 'lazydrop-buried');
 	my $checkpoint = $node->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
-	wait_for_wait($node, 'LazyDropSettle', 'checkpointer');
+	wait_for_wait($node, 'LazyDropCheckpoint', 'checkpointer');
 	pass("$what: a checkpoint waits");
 	on_primary('CREATE TABLE u AS SELECT 1 AS a', 'DROP TABLE u');
 	pass("$what: others do not");

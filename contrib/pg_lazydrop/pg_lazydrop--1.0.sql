@@ -1,0 +1,78 @@
+/* contrib/pg_lazydrop/pg_lazydrop--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION pg_lazydrop" to load this file. \quit
+
+-- First, because it is a short one that the error in a stock server shows.
+CREATE FUNCTION pg_stat_lazydrop_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_stat_lazydrop_reset'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE FUNCTION pg_stat_get_lazydrop(
+	OUT pending_relations integer,
+	OUT pending_databases integer,
+	OUT max_pending integer,
+	OUT pending_files bigint,
+	OUT pending_bytes bigint,
+	OUT oldest_age interval,
+	OUT worker_pid integer,
+	OUT buried_relations bigint,
+	OUT buried_databases bigint,
+	OUT passes bigint,
+	OUT headers_visited bigint,
+	OUT buffers_invalidated bigint,
+	OUT writes_skipped bigint,
+	OUT sync_fallbacks bigint,
+	OUT reuse_waits bigint,
+	OUT files_removed bigint,
+	OUT bytes_removed bigint,
+	OUT checkpoint_waits bigint,
+	OUT checkpoint_wait_time double precision,
+	OUT last_pass timestamp with time zone,
+	OUT last_pass_time double precision,
+	OUT last_pass_headers bigint,
+	OUT last_pass_buffers bigint,
+	OUT stats_reset timestamp with time zone)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_stat_lazydrop AS
+	SELECT * FROM pg_stat_get_lazydrop();
+
+CREATE FUNCTION pg_lazydrop_get_pending(
+	OUT tablespace oid,
+	OUT database oid,
+	OUT relfilenumber oid,
+	OUT kind text,
+	OUT since timestamp with time zone,
+	OUT buffers_done boolean,
+	OUT files_done boolean,
+	OUT files integer,
+	OUT bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_lazydrop_get_pending'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_lazydrop_pending AS
+	SELECT * FROM pg_lazydrop_get_pending();
+
+CREATE FUNCTION pg_lazydrop_drain(timeout interval DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_lazydrop_drain'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+-- What is pending tells what others have dropped: it is for those who monitor.
+REVOKE ALL ON FUNCTION pg_stat_get_lazydrop() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pg_lazydrop_get_pending() FROM PUBLIC;
+REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;
+REVOKE ALL ON pg_lazydrop_pending FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION pg_lazydrop_get_pending() TO pg_monitor;
+GRANT SELECT ON pg_stat_lazydrop TO pg_monitor;
+GRANT SELECT ON pg_lazydrop_pending TO pg_monitor;
+
+-- These act on the whole server.
+REVOKE ALL ON FUNCTION pg_lazydrop_drain(interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION pg_stat_lazydrop_reset() FROM PUBLIC;

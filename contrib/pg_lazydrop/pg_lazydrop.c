@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_lazydrop.c
+ *	  What the lazy drop tells of itself, in SQL.
+ *
+ * All that is shown is the server's: the module asks it by way of a rendezvous
+ * variable, so that it can be loaded where there is no lazy drop, and say so.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  contrib/pg_lazydrop/pg_lazydrop.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lazydrop_stats.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+PG_MODULE_MAGIC_EXT(
+					.name = "pg_lazydrop",
+					.version = PG_VERSION
+);
+
+PG_FUNCTION_INFO_V1(pg_stat_get_lazydrop);
+PG_FUNCTION_INFO_V1(pg_lazydrop_get_pending);
+PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
+PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
+
+#define NUM_STAT_COLUMNS	24
+#define NUM_PENDING_COLUMNS	9
+
+/*
+ * The server's routines.  An error when it has none, or those of another release of
+ * LazyDrop.
+ */
+static const LazyDropRoutines *
+GetRoutines(void)
+{
+	const LazyDropRoutines *routines = *find_rendezvous_variable(LAZYDROP_RENDEZVOUS);
+
+	if (routines == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("extension \"%s\" requires a LazyDrop server", "pg_lazydrop"),
+				 errdetail("This server is PostgreSQL %s.",
+						   GetConfigOption("server_version", false, false))));
+	if (routines->version != LAZYDROP_ROUTINES_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("library \"%s\" does not belong to this server", "pg_lazydrop"),
+				 errhint("Install the one that was built with it.")));
+	return routines;
+}
+
+/*
+ * Fail early where there is nothing to show.  What shared_preload_libraries names is
+ * loaded before the lazy drop is there.
+ */
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		(void) GetRoutines();
+}
+
+/*
+ * One row: what is pending, and what has been counted.
+ */
+Datum
+pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
+{
+	LazyDropStats stats;
+	TupleDesc	tupdesc;
+	Datum		values[NUM_STAT_COLUMNS];
+	bool		nulls[NUM_STAT_COLUMNS] = {0};
+	int			i = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE ||
+		tupdesc->natts != NUM_STAT_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_stat_get_lazydrop");
+	GetRoutines()->get_stats(&stats);
+
+	values[i++] = Int32GetDatum(stats.pending_relations);
+	values[i++] = Int32GetDatum(stats.pending_databases);
+	values[i++] = Int32GetDatum(stats.max_pending);
+	values[i++] = Int64GetDatum(stats.pending_files);
+	values[i++] = Int64GetDatum(stats.pending_bytes);
+	if (stats.oldest_age_ms >= 0)
+	{
+		Interval   *age = palloc0_object(Interval);
+
+		age->time = stats.oldest_age_ms * 1000;
+		values[i++] = IntervalPGetDatum(age);
+	}
+	else
+		nulls[i++] = true;
+	if (stats.worker_pid != 0)
+		values[i++] = Int32GetDatum(stats.worker_pid);
+	else
+		nulls[i++] = true;
+	values[i++] = Int64GetDatum(stats.buried_relations);
+	values[i++] = Int64GetDatum(stats.buried_databases);
+	values[i++] = Int64GetDatum(stats.passes);
+	values[i++] = Int64GetDatum(stats.headers_visited);
+	values[i++] = Int64GetDatum(stats.buffers_invalidated);
+	values[i++] = Int64GetDatum(stats.writes_skipped);
+	values[i++] = Int64GetDatum(stats.sync_fallbacks);
+	values[i++] = Int64GetDatum(stats.reuse_waits);
+	values[i++] = Int64GetDatum(stats.files_removed);
+	values[i++] = Int64GetDatum(stats.bytes_removed);
+	values[i++] = Int64GetDatum(stats.checkpoint_waits);
+	values[i++] = Float8GetDatum(stats.checkpoint_wait_ms);
+	if (stats.last_pass != 0)
+	{
+		values[i++] = TimestampTzGetDatum(stats.last_pass);
+		values[i++] = Float8GetDatum(stats.last_pass_ms);
+		values[i++] = Int64GetDatum(stats.last_pass_headers);
+		values[i++] = Int64GetDatum(stats.last_pass_buffers);
+	}
+	else
+	{
+		for (int j = 0; j < 4; j++)
+			nulls[i++] = true;
+	}
+	values[i++] = TimestampTzGetDatum(stats.stats_reset);
+	Assert(i == NUM_STAT_COLUMNS);
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}
+
+/*
+ * One row for each relation, or directory of a database, that is pending.
+ */
+Datum
+pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	LazyDropPending *pending;
+	int			npending;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != NUM_PENDING_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_lazydrop_get_pending");
+	pending = GetRoutines()->get_pending(&npending);
+
+	for (int n = 0; n < npending; n++)
+	{
+		const LazyDropPending *entry = &pending[n];
+		bool		is_database = !RelFileNumberIsValid(entry->locator.relNumber);
+		Datum		values[NUM_PENDING_COLUMNS];
+		bool		nulls[NUM_PENDING_COLUMNS] = {0};
+		int			i = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		values[i++] = ObjectIdGetDatum(entry->locator.spcOid);
+		values[i++] = ObjectIdGetDatum(entry->locator.dbOid);
+		nulls[i] = is_database;
+		values[i++] = ObjectIdGetDatum(entry->locator.relNumber);
+		values[i++] = CStringGetTextDatum(is_database ? "database" : "relation");
+		values[i++] = TimestampTzGetDatum(entry->since);
+		values[i++] = BoolGetDatum(entry->buffers_done);
+		values[i++] = BoolGetDatum(entry->files_done);
+		values[i++] = Int32GetDatum(entry->files);
+		values[i++] = Int64GetDatum(entry->bytes);
+		Assert(i == NUM_PENDING_COLUMNS);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Wait until what is pending now is done, for as long as the interval says, or
+ * without limit.
+ */
+Datum
+pg_lazydrop_drain(PG_FUNCTION_ARGS)
+{
+	const LazyDropRoutines *routines = GetRoutines();
+	int64		timeout_ms = -1;
+
+	if (!PG_ARGISNULL(0))
+	{
+		Interval   *timeout = PG_GETARG_INTERVAL_P(0);
+		double		ms;
+
+		ms = timeout->time / 1000.0 +
+			(timeout->day + timeout->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
+		if (INTERVAL_IS_NOBEGIN(timeout) ||
+			(!INTERVAL_IS_NOEND(timeout) && ms < 0))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" must not be negative", "timeout")));
+		if (!INTERVAL_IS_NOEND(timeout) && ms < (double) PG_INT64_MAX)
+			timeout_ms = (int64) ceil(ms);
+	}
+
+	if (!routines->drain(timeout_ms))
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("timed out while waiting for lazy drop")));
+	PG_RETURN_VOID();
+}
+
+/*
+ * Set the counters to zero.
+ */
+Datum
+pg_stat_lazydrop_reset(PG_FUNCTION_ARGS)
+{
+	GetRoutines()->reset_stats();
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,249 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# pg_lazydrop where it matters most: on a standby, whose views and functions are about
+# the standby itself.  pg_lazydrop_drain when there is no time, when it is cancelled, and
+# when there is no worker.  And what every extension must be able to do: to be dumped and
+# updated.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Spec;
+use FindBin;
+use lib "$FindBin::RealBin/../../../src/test/lazydrop";
+use LazyDropUtils
+  qw(stats start_quiet_node need_injection_points hold_at release wait_for_wait);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_injection_points();
+
+# A drain must not wait for it: it has half of that time.
+my $primary = start_quiet_node('primary', 'lazydrop.pass_delay' => '60s');
+$primary->safe_psql('postgres',
+	'CREATE EXTENSION pg_lazydrop; CREATE EXTENSION injection_points');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+# Drop a table of 1,000 rows; returns its relfilenumber.
+sub drop_table
+{
+	$primary->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	my $number =
+	  $primary->safe_psql('postgres', q{SELECT pg_relation_filenode('t')});
+	$primary->safe_psql('postgres', 'DROP TABLE t');
+	$primary->wait_for_replay_catchup($standby);
+	return $number;
+}
+
+sub pending
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres',
+		'SELECT relfilenumber, kind, buffers_done, files_done FROM pg_lazydrop_pending'
+	);
+}
+
+# --- a standby has its own -----------------------------------------------------------------
+
+my $number = drop_table();
+is(pending($standby), "$number|relation|f|f", 'pending on the standby');
+is($primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
+	'', 'the primary is drained');
+is(pending($primary), '', 'nothing is pending there');
+is(pending($standby), "$number|relation|f|f", 'but still on the standby');
+is($standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
+	'', 'the standby is drained');
+is(pending($standby), '', 'nothing is pending there');
+is( $standby->safe_psql(
+		'postgres',
+		'SELECT buried_relations, buffers_invalidated > 0, files_removed > 0, passes FROM pg_stat_lazydrop'
+	),
+	'1|t|t|1',
+	'what the standby has counted');
+$standby->safe_psql('postgres', 'SELECT pg_stat_lazydrop_reset()');
+is( $standby->safe_psql(
+		'postgres', 'SELECT buried_relations, passes FROM pg_stat_lazydrop'),
+	'0|0',
+	'reset on the standby');
+is( $primary->safe_psql(
+		'postgres', 'SELECT buried_relations, passes FROM pg_stat_lazydrop'),
+	'1|1',
+	'not on the primary');
+
+# --- no time, and a user who does not want to wait any longer -----------------------------------
+
+hold_at($standby, 'lazydrop-worker');
+$number = drop_table();
+my ($status, $out, $err) =
+  $standby->psql('postgres', q{SELECT pg_lazydrop_drain('100 ms')});
+is($status, 3, 'no time');
+like($err, qr/ERROR:  timed out while waiting for lazy drop/, 'is told');
+($status, $out, $err) =
+  $standby->psql('postgres', q{SELECT pg_lazydrop_drain('0')});
+like(
+	$err,
+	qr/ERROR:  timed out while waiting for lazy drop/,
+	'no time at all');
+is(pending($standby), "$number|relation|f|f", 'it is still pending');
+
+my $cancelled = $standby->background_psql('postgres', on_error_stop => 0);
+$cancelled->query_until(qr/begun/,
+	"\\echo begun\nSELECT pg_lazydrop_drain();\n\\echo ended\n");
+my $drain = $standby->background_psql('postgres');
+wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+$standby->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'LazyDropDrain'}
+);
+$cancelled->query_until(qr/ended/, "\n");
+like(
+	$cancelled->{stderr},
+	qr/canceling statement due to user request/,
+	'a drain is cancelled');
+$cancelled->quit;
+
+# The worker is told at once, and need not wait for lazydrop.pass_delay.
+$drain->query_until(qr/begun/,
+	"\\echo begun\nSELECT pg_lazydrop_drain();\n\\echo ended\n");
+wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+release($standby, 'lazydrop-worker');
+$drain->query_until(qr/ended/, "\n");
+is(pending($standby), '', 'a drain ends with the pass and the removal');
+$drain->quit;
+
+# What is dropped after a drain has begun waits as ever.
+$number = drop_table();
+is(pending($standby), "$number|relation|f|f",
+	'what is dropped later waits for lazydrop.pass_delay');
+
+# --- dump ------------------------------------------------------------------------------------------
+
+$primary->safe_psql(
+	'postgres', q{
+	CREATE ROLE operator;
+	GRANT EXECUTE ON FUNCTION pg_lazydrop_drain(interval) TO operator;
+	CREATE VIEW mine AS SELECT pending_relations FROM pg_stat_lazydrop;
+	CREATE DATABASE copy});
+my $acls = q{
+	SELECT p.oid::regprocedure::text, p.proacl FROM pg_proc AS p WHERE p.proname LIKE 'pg_%lazydrop%'
+	UNION ALL
+	SELECT c.relname::text, c.relacl FROM pg_class AS c WHERE c.relname ~ 'lazydrop'
+	ORDER BY 1};
+my $dump = $primary->basedir . '/dump.sql';
+$primary->command_ok(
+	[
+		'pg_dump',
+		'--file' => $dump,
+		'--dbname' => $primary->connstr('postgres')
+	],
+	'pg_dump');
+my $text = slurp_file($dump);
+like(
+	$text,
+	qr/CREATE EXTENSION IF NOT EXISTS pg_lazydrop /,
+	'creates the extension');
+unlike(
+	$text,
+	qr/CREATE (VIEW|FUNCTION) \S*(pg_lazydrop|pg_stat)/,
+	'and not what belongs to it');
+$primary->command_ok(
+	[
+		'psql', '--no-psqlrc', '--quiet',
+		'--set' => 'ON_ERROR_STOP=1',
+		'--file' => $dump,
+		'--dbname' => $primary->connstr('copy')
+	],
+	'restored');
+is( $primary->safe_psql('copy', $acls),
+	$primary->safe_psql('postgres', $acls),
+	'with its privileges');
+is($primary->safe_psql('copy', 'SELECT pending_relations >= 0 FROM mine'),
+	't', 'and a view that uses it');
+
+# --- update ----------------------------------------------------------------------------------------
+
+# There is one version yet: one more is made here.
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $source = "$FindBin::RealBin/..";
+mkdir "$directory/extension" or die "could not create directory: $!";
+my $control = slurp_file("$source/pg_lazydrop.control");
+$control =~ s/^default_version = .*$/default_version = '99.0'/m;
+append_to_file("$directory/extension/pg_lazydrop.control", $control);
+append_to_file(
+	"$directory/extension/pg_lazydrop--1.0.sql",
+	slurp_file("$source/pg_lazydrop--1.0.sql"));
+append_to_file("$directory/extension/pg_lazydrop--1.0--99.0.sql", <<'END');
+/* contrib/pg_lazydrop/pg_lazydrop--1.0--99.0.sql */
+\echo Use "ALTER EXTENSION pg_lazydrop UPDATE TO '99.0'" to load this file. \quit
+DROP VIEW pg_stat_lazydrop;
+CREATE VIEW pg_stat_lazydrop AS
+	SELECT *, pending_relations + pending_databases AS pending FROM pg_stat_get_lazydrop();
+REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;
+GRANT SELECT ON pg_stat_lazydrop TO pg_monitor;
+END
+my $separator = $windows_os ? ';' : ':';
+$directory =~ s{\\}{\\\\}g if $windows_os;
+$primary->append_conf('postgresql.conf',
+	"extension_control_path = '$directory$separator\$system'");
+$primary->reload;
+$primary->poll_query_until('postgres',
+	q{SELECT default_version = '99.0' FROM pg_available_extensions WHERE name = 'pg_lazydrop'}
+) or die 'no new version';
+$primary->safe_psql('postgres',
+	'DROP VIEW mine; ALTER EXTENSION pg_lazydrop UPDATE');
+is( $primary->safe_psql(
+		'postgres',
+		'SELECT extversion, pending >= 0 FROM pg_extension, pg_stat_lazydrop WHERE extname = $$pg_lazydrop$$'
+	),
+	'99.0|t',
+	'updated');
+
+# --- no worker -------------------------------------------------------------------------------------
+
+# A standby must not have less than it knows its primary to have.
+foreach my $node ($primary, $standby)
+{
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+	$node->restart;
+	$primary->wait_for_replay_catchup($standby);
+}
+is( $standby->safe_psql(
+		'postgres', 'SELECT worker_pid IS NULL FROM pg_stat_lazydrop'),
+	't',
+	'there is no worker');
+$number = drop_table();
+is(pending($standby), "$number|relation|f|t",
+	'buffers are pending all the same');
+$standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('3 min')});
+is(pending($standby), '', 'a drain invalidates them itself');
+
+# --- psql --------------------------------------------------------------------------------------------
+
+SKIP:
+{
+	skip 'IO::Pty is needed', 2 unless eval { require IO::Pty };
+	skip 'psql has no readline', 2
+	  unless ($ENV{with_readline} // '') eq 'yes';
+	local $ENV{TERM} = 'xterm';
+	local $ENV{INPUTRC} = File::Spec->devnull;
+	my $psql = $primary->interactive_psql('postgres');
+	like(
+		$psql->query_until(
+			qr/lazydrop\.pass_delay /,
+			"ALTER SYSTEM SET lazydrop.pa\t"),
+		qr/lazydrop\.pass_delay/,
+		'tab completes the name of a setting');
+	$psql->query_until(qr/postgres=# /, "\025\n");
+	like($psql->query_until(qr/lazydrop\.enabled /, "SHOW lazydrop.en\t"),
+		qr/lazydrop\.enabled/, 'for SHOW as well');
+	$psql->query_until(qr/postgres=# /, "\025\n");
+	$psql->quit;
+}
+
+$standby->stop;
+$primary->stop;
+done_testing();

@@ -8,17 +8,18 @@
 # unprivileged user where PostgreSQL demands it.
 #
 #   make demo          the main job, shown in a few minutes
+#   make docs          the manual, validated, as HTML and man pages
 #   make check-world   upstream's whole test suite, and ours
 #   make check         a few minutes' worth of it
 #   make bench         the fork against PostgreSQL itself; see bench/README.md
 #
 # UPSTREAM=TARBALL|DIR names PostgreSQL's source.
 
-automatic = demo check check-world bench
+automatic = demo docs check check-world bench
 
 help:
-	@echo 'make demo, make check, make check-world and make bench do everything by themselves;'
-	@echo 'to build and install, run ./configure first (see README.md).'
+	@echo 'make demo, make docs, make check, make check-world and make bench do everything by'
+	@echo 'themselves; to build and install, run ./configure first (see README.md).'
 
 $(automatic):
 	+@src/tools/lazydrop/auto $@

@@ -20,6 +20,7 @@ use warnings FATAL => 'all';
 
 use Carp;
 use Exporter 'import';
+use File::Basename qw(dirname);
 use IPC::Run;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
@@ -30,7 +31,8 @@ use Time::HiRes qw(usleep);
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until relation_files add_segments need_injection_points
-  start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing);
+  start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
+  start_as manual_queries);
 
 =pod
 
@@ -248,6 +250,66 @@ sub start_quiet_node
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
 	return $node;
+}
+
+=pod
+
+=item start_as($node, $kind)
+
+Start a node with the binaries of "stock", which are those of the environment variable
+LAZYDROP_STOCK, or of the "fork"; also what is called on its behalf from now on.
+
+=cut
+
+sub start_as
+{
+	my ($node, $kind) = @_;
+	$node->{_install_path} = $kind eq 'stock' ? $ENV{LAZYDROP_STOCK} : undef;
+	$node->start;
+	my $version = $node->safe_psql('postgres', 'SELECT version()');
+	croak $node->name . " is not $kind: $version"
+	  if ($version =~ /LazyDrop/) != ($kind eq 'fork');
+	return;
+}
+
+=pod
+
+=item manual_queries($file)
+
+The queries that a file of the manual offers, those in a configuration file included: a
+hash of their texts, for psql, by the section that they are in and a number.
+
+=cut
+
+sub manual_queries
+{
+	my ($file) = @_;
+	my $text = slurp_file(dirname(__FILE__) . "/../../../doc/src/sgml/$file");
+	my %queries;
+	my $section = $file;
+	while ($text =~
+		m{<sect\d id="([^"]+)">|<programlisting>(?:<!\[CDATA\[)?(.*?)(?:\]\]>)?</programlisting>}gs
+	  )
+	{
+		if (defined $1)
+		{
+			$section = $1;
+			next;
+		}
+		my $query = $2;
+		if ($query =~ /^( +)query: \|\n((?:\1 .*\n)+)/m)
+		{
+			$query = $2;
+		}
+		next unless $query =~ /^\s*(?:SELECT|WITH|\\if|\\set)\b/;
+		$query =~ s/&lt;/</g;
+		$query =~ s/&gt;/>/g;
+		$query =~ s/&amp;/&/g;
+		my $number = 1;
+		$number++ while exists $queries{"$section $number"};
+		$queries{"$section $number"} = $query;
+	}
+	return %queries;
 }
 
 =pod

@@ -532,7 +532,8 @@ static LazyDropFiles
 FilesOfBurial(XLogRecPtr durable)
 {
 	return lazydrop_defer_files && LazyDropHaveWorker() &&
-		(!XLogRecPtrIsInvalid(durable) || RecoveryInProgress()) ? LAZYDROP_FILES_BURIED : LAZYDROP_FILES_NONE;
+		(!XLogRecPtrIsInvalid(durable) || RecoveryInProgress()) ?
+		LAZYDROP_FILES_BURIED : LAZYDROP_FILES_NONE;
 }
 
 /*

@@ -5,9 +5,9 @@
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
  * visits each header once, invalidates the buffers that belong to one of them,
- * and deletes the entries that have no files to be removed.  The worker runs passes; so does whoever cannot wait
- * for it: a process about to create storage under a buried name, and a dropper
- * that finds the set full.
+ * and deletes the entries that have no files to be removed.  The worker runs passes;
+ * so does whoever cannot wait for it: a process about to create storage under a
+ * buried name, and a dropper that finds the set full.
  *
  * Most headers belong to nobody buried, and a pass is to cost little more than
  * reading them.  So a header is first compared with a bitmap, small enough for

@@ -16,7 +16,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at wait_for_wait wait_until relation_files add_segments database_directories);
+  qw(stats wait_for_stats hold_at wait_for_wait wait_until relation_files add_segments database_directories start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -69,18 +69,6 @@ sub command_of
 {
 	my ($kind, $command) = @_;
 	return $kind eq 'stock' ? "$stock/bin/$command" : $command;
-}
-
-# From its next start on, a node is one of the other kind.
-sub start_as
-{
-	my ($node, $kind) = @_;
-	$node->{_install_path} = $kind eq 'stock' ? $stock : undef;
-	$node->start;
-	my $version = $node->safe_psql('postgres', 'SELECT version()');
-	die $node->name . " is not $kind: $version"
-	  if ($version =~ /LazyDrop/) != ($kind eq 'fork');
-	return;
 }
 
 # --- what a node has -------------------------------------------------------------------------

@@ -620,11 +620,13 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 # --- a dropper that is stopped -----------------------------------------------------------
 
 # Between its commit and the moment when it hands its files over, a checkpoint waits for
-# it: for a session, or the startup process.  Nobody else does.
+# it: for a session, or the startup process.  So does who drops the tablespace.  Nobody
+# else does.
 foreach my $node (@nodes)
 {
 	my $what = 'a dropper that is stopped on ' . $node->name;
-	on_primary('CREATE TABLE t AS SELECT 1 AS a');
+	on_primary(q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE TABLE t TABLESPACE ts AS SELECT 1 AS a');
 	checkpoints($what);
 	on_primary('CHECKPOINT');
 	catch_up();
@@ -642,10 +644,22 @@ foreach my $node (@nodes)
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
 	wait_for_wait($node, 'LazyDropCheckpoint', 'checkpointer');
 	pass("$what: a checkpoint waits");
+	my $settler;
+
+	if ($node == $primary)
+	{
+		$settler = $primary->background_psql('postgres');
+		$settler->query_until(qr/begun/,
+			"\\echo begun\nDROP TABLESPACE ts;\n");
+		wait_for_wait($primary, 'LazyDropSettle', 'client backend');
+		pass("$what: DROP TABLESPACE waits");
+	}
 	on_primary('CREATE TABLE u AS SELECT 1 AS a', 'DROP TABLE u');
 	pass("$what: others do not");
 	continue_process($pid);
-	ok($_->quit, "$what: and then goes on") foreach ($session, $checkpoint);
+	ok($_->quit, "$what: and then goes on")
+	  foreach ($session, $checkpoint, $settler // ());
+	on_primary('DROP TABLESPACE ts') unless $settler;
 	catch_up();
 	wait_for_nothing(@nodes);
 }

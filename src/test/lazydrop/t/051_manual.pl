@@ -1,0 +1,148 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# The manual and README against the server: every setting with its default, every key of
+# lazydrop.stats, every column of the views, and every wait event is described, and none
+# that is not there.  ("make docs" validates the markup.)
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use JSON::PP;
+use LazyDropUtils qw(start_quiet_node manual_queries);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $top = "$FindBin::RealBin/../../../..";
+my $chapter = slurp_file("$top/doc/src/sgml/lazydrop.sgml");
+my $page = slurp_file("$top/doc/src/sgml/pglazydrop.sgml");
+my $readme = slurp_file("$top/README.md");
+
+my $node = start_quiet_node('node');
+$node->safe_psql('postgres', 'CREATE EXTENSION pg_lazydrop');
+
+sub lines
+{
+	my ($query) = @_;
+	return split /\n/, $node->safe_psql('postgres', $query);
+}
+
+# What is not in both lists.
+sub is_same_set
+{
+	my ($got, $expected, $what) = @_;
+	my %count;
+	$count{$_} += 1 foreach @$got;
+	$count{$_} += 2 foreach @$expected;
+	is_deeply(
+		{ map { $_ => $count{$_} } grep { $count{$_} != 3 } keys %count },
+		{}, $what);
+	return;
+}
+
+# --- settings ---------------------------------------------------------------------------------
+
+my @settings = lines(
+	q{SELECT name FROM pg_settings WHERE name LIKE 'lazydrop.%' ORDER BY name}
+);
+is_same_set(
+	[ $chapter =~ /<varlistentry id="guc-\S+" xreflabel="([^"]+)">/g ],
+	[ @settings, 'lazydrop.stats' ],
+	'settings in the manual');
+is_same_set([ $readme =~ /^\| `(lazydrop\.\w+)` \|/mg ],
+	\@settings, 'settings in README');
+foreach my $name (@settings)
+{
+	my ($default, $when) = split /\|/, $node->safe_psql(
+		'postgres', qq{
+		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's' ELSE boot_val END,
+			CASE context WHEN 'sighup' THEN 'reload' WHEN 'postmaster' THEN 'restart' END
+		FROM pg_settings WHERE name = '$name'});
+	like(
+		$readme,
+		qr/^\| `\Q$name\E` \| `?\Q$default\E`? \| $when \|/m,
+		"default of $name in README");
+	my ($entry) = $chapter =~ m{xreflabel="\Q$name\E">(.*?)</varlistentry>}s;
+	my $text = $entry =~ s/<[^>]*>//gr;
+	$text =~ s/\s+/ /g;
+	$default =~ s/^(\d+)s$/($1s|$1 seconds?|@{[ $1 * 1000 ]} milliseconds)/;
+	like($text, qr/default is $default/, "default of $name in the manual");
+	like(
+		$text,
+		$when eq 'restart' ? qr/server start/ : qr/reload|postgresql\.conf/,
+		"and when it takes effect");
+}
+
+# --- lazydrop.stats -----------------------------------------------------------------------------
+
+my @keys =
+  keys %{ decode_json($node->safe_psql('postgres', 'SHOW lazydrop.stats')) };
+foreach my $key (@keys)
+{
+	like(
+		$chapter,
+		qr{<structfield>$key</structfield>|<literal>$key</literal>},
+		"$key in the manual");
+}
+
+# --- views ------------------------------------------------------------------------------------------
+
+foreach my $view ('pg_stat_lazydrop', 'pg_lazydrop_pending')
+{
+	my @columns = lines(
+		qq{SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
+		   WHERE attrelid = '$view'::regclass AND attnum > 0});
+	s/ with time zone// foreach @columns;
+	my ($table) = $page =~
+	  m{<title><structname>$view</structname> Columns</title>(.*?)</table>}s;
+	ok(defined $table, "$view has a table in the manual") or next;
+	my @described;
+	push @described, "$1 $2"
+	  while $table =~
+	  m{role="column_definition">\s*<structfield>(\w+)</structfield>\s+<type>([^<]+)</type>}g;
+	my %type = (
+		'int4' => 'integer',
+		'int8' => 'bigint',
+		'float8' => 'double precision',
+		'bool' => 'boolean',
+		'timestamptz' => 'timestamp',
+		'timestamp with time zone' => 'timestamp');
+	s{ (.*)$}{" " . ($type{$1} // $1)}e foreach @described;
+	is_deeply(\@described, \@columns, "columns of $view, in order");
+}
+foreach my $function (
+	lines(
+		q{SELECT proname FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid
+		  WHERE classid = 'pg_proc'::regclass AND deptype = 'e'
+		  AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pg_lazydrop')}
+	))
+{
+	like($page, qr{<function>$function\b}, "$function in the manual");
+}
+
+# --- wait events ------------------------------------------------------------------------------------
+
+is_same_set(
+	[ $chapter =~ m{<entry><literal>(LazyDrop\w+)</literal></entry>}g ],
+	[
+		lines(
+			q{SELECT name FROM pg_wait_events WHERE name LIKE 'LazyDrop_%'})
+	],
+	'wait events in the manual');
+
+# --- queries -----------------------------------------------------------------------------------------
+
+# On a primary; 050_swap_standby.pl runs them on a standby.
+my %query =
+  (manual_queries('lazydrop.sgml'), manual_queries('pglazydrop.sgml'));
+foreach my $id (sort keys %query)
+{
+	my ($status, $out, $err) = $node->psql('postgres', $query{$id});
+	is("$status $err", '0 ', "$id runs");
+	note $out;
+}
+
+$node->stop;
+done_testing();

@@ -52,6 +52,7 @@ sub pending
 
 my $number = drop_table();
 is(pending($standby), "$number|relation|f|f", 'pending on the standby');
+wait_for_wait($standby, 'LazyDropGather', 'lazy drop worker');
 is($primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
 	'', 'the primary is drained');
 is(pending($primary), '', 'nothing is pending there');
@@ -59,6 +60,7 @@ is(pending($standby), "$number|relation|f|f", 'but still on the standby');
 is($standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
 	'', 'the standby is drained');
 is(pending($standby), '', 'nothing is pending there');
+wait_for_wait($standby, 'LazyDropMain', 'lazy drop worker');
 is( $standby->safe_psql(
 		'postgres',
 		'SELECT buried_relations, buffers_invalidated > 0, files_removed > 0, passes FROM pg_stat_lazydrop'

@@ -358,6 +358,12 @@ my %fault = (
 	evict => sub {
 		ask(draw(nodes()), 'SELECT pg_buffercache_evict_all()');
 	},
+	# It may be at something that takes longer.
+	drain => sub {
+		ask(draw(nodes()),
+			q{SELECT count(*), sum(bytes) FROM pg_lazydrop_pending; SELECT pg_lazydrop_drain('5 s')}
+		);
+	},
 	hurt_primary => sub { hurt($primary) },
 	hurt_standby => sub {
 		my $node = draw(standbys()) or return 0;
@@ -757,7 +763,8 @@ sub run_round
 	{
 		$primary->safe_psql($db, set_up_sql());
 	}
-	$primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
+	$primary->safe_psql('postgres',
+		'CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_lazydrop');
 	$primary->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''")
 	  foreach @tablespaces;
 	if ($replicated)
@@ -797,7 +804,7 @@ sub run_round
 
 	# What is more frequent is there more than once.
 	my @faults = (
-		qw(checkpoint checkpoint checkpoint evict reload stop_worker
+		qw(checkpoint checkpoint checkpoint evict drain reload stop_worker
 		  hurt_primary hurt_primary hurt_primary restart_primary));
 	push @faults,
 	  qw(hurt_standby hurt_standby restart_standby backup failover)

@@ -38,6 +38,9 @@ RETURNS record
 AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
+-- A module that shared_preload_libraries names is loaded already, and fails only now.
+SELECT pg_stat_get_lazydrop();
+
 CREATE VIEW pg_stat_lazydrop AS
 	SELECT * FROM pg_stat_get_lazydrop();
 

@@ -147,11 +147,14 @@ pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	LazyDropPending *pending;
 	int			npending;
+	Datum		kinds[2];
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (rsinfo->setDesc->natts != NUM_PENDING_COLUMNS)
 		elog(ERROR, "unexpected result type of pg_lazydrop_get_pending");
 	pending = GetRoutines()->get_pending(&npending);
+	kinds[false] = CStringGetTextDatum("relation");
+	kinds[true] = CStringGetTextDatum("database");
 
 	for (int n = 0; n < npending; n++)
 	{
@@ -166,7 +169,7 @@ pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
 		values[i++] = ObjectIdGetDatum(entry->locator.dbOid);
 		nulls[i] = is_database;
 		values[i++] = ObjectIdGetDatum(entry->locator.relNumber);
-		values[i++] = CStringGetTextDatum(is_database ? "database" : "relation");
+		values[i++] = kinds[is_database];
 		values[i++] = TimestampTzGetDatum(entry->since);
 		values[i++] = BoolGetDatum(entry->buffers_done);
 		values[i++] = BoolGetDatum(entry->files_done);

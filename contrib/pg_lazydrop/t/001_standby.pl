@@ -12,10 +12,11 @@ use File::Spec;
 use FindBin;
 use lib "$FindBin::RealBin/../../../src/test/lazydrop";
 use LazyDropUtils
-  qw(stats start_quiet_node need_injection_points hold_at release wait_for_wait);
+  qw(stats start_quiet_node need_injection_points hold_at release wait_for_wait wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 need_injection_points();
 
@@ -108,19 +109,136 @@ like(
 	'a drain is cancelled');
 $cancelled->quit;
 
-# The worker is told at once, and need not wait for lazydrop.pass_delay.
-$drain->query_until(qr/begun/,
-	"\\echo begun\nSELECT pg_lazydrop_drain();\n\\echo ended\n");
+# The worker is told at once, and need not wait for lazydrop.pass_delay.  The drain waits
+# for the files as well, but not for what is dropped meanwhile.
+wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
+$drain->query_until(
+	qr/begun/, "\\echo begun
+	SELECT pg_lazydrop_drain();
+	SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
+	\\echo ended\n");
 wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+hold_at($standby, 'lazydrop-removal');
 release($standby, 'lazydrop-worker');
-$drain->query_until(qr/ended/, "\n");
-is(pending($standby), '', 'a drain ends with the pass and the removal');
+wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
+is(pending($standby), "$number|relation|t|f", 'the pass is made');
+wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+my $later = drop_table();
+hold_at($standby, 'lazydrop-removal-end');
+release($standby, 'lazydrop-removal');
+wait_for_wait($standby, 'lazydrop-removal-end', 'lazy drop worker');
+like($drain->query_until(qr/ended/, "\n"),
+	qr/left: 1\n/, 'a drain ends with the removal');
+is(pending($standby), "$later|relation|f|t",
+	'and leaves what was dropped meanwhile, but for its files');
+release($standby, 'lazydrop-removal-end');
 $drain->quit;
 
-# What is dropped after a drain has begun waits as ever.
-$number = drop_table();
-is(pending($standby), "$number|relation|f|f",
-	'what is dropped later waits for lazydrop.pass_delay');
+# --- buried again --------------------------------------------------------------------------------
+
+# DROP DATABASE is cancelled when it has released its files, and done again: the drain that
+# has begun before waits for them all the same.
+$primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')});
+$primary->safe_psql('postgres', 'CREATE DATABASE d');
+my $database = $primary->safe_psql('postgres',
+	q{SELECT oid FROM pg_database WHERE datname = 'd'});
+hold_at($primary, 'lazydrop-worker');
+hold_at($primary, 'lazydrop-database-forgotten');
+my $dropper = $primary->background_psql('postgres', on_error_stop => 0);
+$dropper->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+wait_for_wait($primary, 'lazydrop-database-forgotten');
+$primary->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'lazydrop-database-forgotten'}
+);
+$dropper->quit;
+$primary->safe_psql('postgres',
+	q{SELECT injection_points_detach('lazydrop-database-forgotten')});
+is(pending($primary), '|database|f|f', 'a database is pending');
+my $since =
+  $primary->safe_psql('postgres', 'SELECT since FROM pg_lazydrop_pending');
+$drain = $primary->background_psql('postgres');
+$drain->query_until(
+	qr/begun/, "\\echo begun
+	SELECT pg_lazydrop_drain();
+	SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
+	\\echo ended\n");
+wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
+wait_for_wait($primary, 'LazyDropDrain', 'client backend');
+$primary->safe_psql('postgres', 'DROP DATABASE d');
+is( $primary->safe_psql(
+		'postgres',
+		"SELECT count(*), bool_and(abs(extract(epoch FROM since - '$since')) < 0.1) FROM pg_lazydrop_pending"
+	),
+	'1|t',
+	'it is the same entry, and as old as it was');
+ok(-d $primary->data_dir . "/base/$database", 'with its files');
+release($primary, 'lazydrop-worker');
+like($drain->query_until(qr/ended/, "\n"),
+	qr/left: 0\n/, 'a drain waits for what is buried again');
+ok(!-d $primary->data_dir . "/base/$database", 'and for its files');
+$drain->quit;
+
+# --- while the worker is away ----------------------------------------------------------------------
+
+# A drain does what it can itself, and then waits for the rest.  Nobody can connect while
+# the postmaster is stopped.
+SKIP:
+{
+	skip 'no signals', 4 if $windows_os;
+	my $monitor = $primary->background_psql('postgres');
+	$drain = $primary->background_psql('postgres');
+	$dropper = $primary->background_psql('postgres');
+	my $ask = sub {
+		my ($query, $expected) = @_;
+		foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+		{
+			return 1 if $monitor->query_safe($query) eq $expected;
+			usleep(100_000);
+		}
+		return 0;
+	};
+
+	$primary->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT 1 AS a; CREATE TABLE u AS SELECT 1 AS a');
+	$number =
+	  $primary->safe_psql('postgres', q{SELECT pg_relation_filenode('u')});
+	$primary->safe_psql('postgres', 'DROP TABLE t');
+	hold_at($primary, 'lazydrop-buried');
+	$dropper->query_until(qr/begun/, "\\echo begun\nDROP TABLE u;\n");
+	wait_for_wait($primary, 'lazydrop-buried', 'client backend');
+	my $worker = stats($primary)->{worker_pid};
+	my $postmaster =
+	  (split /\n/, slurp_file($primary->data_dir . '/postmaster.pid'))[0];
+	kill('STOP', $postmaster);
+	eval {
+		kill('TERM', $worker);
+		ok($ask->('SELECT worker_pid IS NULL FROM pg_stat_lazydrop', 't'),
+			'there is no worker');
+		$drain->query_until(qr/begun/,
+			"\\echo begun\nSELECT pg_lazydrop_drain();\n\\echo ended\n");
+		ok( $ask->(
+				'SELECT relfilenumber, buffers_done FROM pg_lazydrop_pending',
+				"$number|t"),
+			'the drain has done what it could');
+		ok( $ask->(
+				q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'LazyDropDrain'},
+				'1'),
+			'and waits, asleep');
+		$monitor->query_safe(
+			q{SELECT injection_points_detach('lazydrop-buried');
+			  SELECT injection_points_wakeup('lazydrop-buried')});
+		$drain->query_until(qr/ended/, "\n");
+		is( $monitor->query_safe('SELECT count(*) FROM pg_lazydrop_pending'),
+			'0', 'a drain removes files itself');
+	};
+	my $error = $@;
+	kill('CONT', $postmaster);
+	die $error if $error;
+	$_->quit foreach $monitor, $drain, $dropper;
+}
+wait_until(sub { defined stats($primary)->{worker_pid} })
+  or die 'there is no new worker';
+wait_for_wait($primary, 'LazyDropMain', 'lazy drop worker');
 
 # --- dump ------------------------------------------------------------------------------------------
 

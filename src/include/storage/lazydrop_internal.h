@@ -54,7 +54,11 @@ typedef struct LazyDropEntry
 	/* different for each burial; 0 when the entry is not in use */
 	uint64		serial;
 
-	/* as LazyDropNow has it */
+	/*
+	 * that of the first burial, and when that was, as LazyDropNow has it: the
+	 * entry may have been buried again since then, while it was pending
+	 */
+	uint64		first_serial;
 	int64		buried_at_ns;
 	int64		owned_at_ns;
 
@@ -131,7 +135,7 @@ typedef struct LazyDropShared
 	int			tranche_id;
 
 	/* protected by the lock */
-	dlist_head	pending;		/* in the order of their burial */
+	dlist_head	pending;		/* in the order of their first burial */
 	dlist_head	removals;		/* those with files, by serial number */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */

@@ -219,8 +219,6 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		 */
 		if (entry->owner != 0)
 			entry->again = true;
-		dlist_delete(&entry->node);
-		dlist_push_tail(&LazyDropCtl->pending, &entry->node);
 	}
 	else
 	{
@@ -235,6 +233,8 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		entry->again = false;
 		entry->files = LAZYDROP_FILES_NONE;
 		entry->nbusy = 0;
+		entry->first_serial = LazyDropCtl->last_serial + 1;
+		entry->buried_at_ns = now;
 		entry->owned_at_ns = 0;
 
 		bucket = BucketOf(locator);
@@ -248,7 +248,6 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 	}
 
 	SetBuffers(entry, true);
-	entry->buried_at_ns = now;
 
 	/*
 	 * A new burial, for whoever is at the files of an old one: there may be
@@ -1709,16 +1708,18 @@ LazyDropDrain(int64 timeout_ms)
 	for (;;)
 	{
 		bool		found = false;
-		int64		left;
+		long		nap = 1000;
+		int64		now_ns;
 		dlist_iter	iter;
 
 		/* before the look, so that what is done after it wakes us */
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 
+		/* what has been buried again since then is still what it was */
 		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 		dlist_foreach(iter, &LazyDropCtl->pending)
 		{
-			if (dlist_container(LazyDropEntry, node, iter.cur)->serial <= last_serial)
+			if (dlist_container(LazyDropEntry, node, iter.cur)->first_serial <= last_serial)
 			{
 				found = true;
 				break;
@@ -1727,8 +1728,8 @@ LazyDropDrain(int64 timeout_ms)
 		LWLockRelease(&LazyDropCtl->lock);
 		if (!found)
 			break;
-		left = (drain_deadline_ns - LazyDropNow()) / 1000000;
-		if (left <= 0)
+		now_ns = LazyDropNow();
+		if (now_ns >= drain_deadline_ns)
 		{
 			ConditionVariableCancelSleep();
 			return false;
@@ -1737,19 +1738,26 @@ LazyDropDrain(int64 timeout_ms)
 		if (!LazyDropHaveWorker())
 		{
 			LazyDropJob job;
+			bool		progress;
 
 			ConditionVariableCancelSleep();
-			if (LazyDropPass(0, NULL, NULL, false))
-				continue;
+			progress = LazyDropPass(0, NULL, NULL, false);
 			if (LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
-								 last_serial, NULL, NULL, &job, 1) > 0)
+								 PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
 			{
 				LazyDropRemoveFiles(&job, DrainPause);
-				continue;
+				progress = true;
 			}
+			CHECK_FOR_INTERRUPTS();
+			if (progress)
+				continue;
+
+			/* what is left is in the hands of others; look more often */
+			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+			nap = 100;
 		}
-		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv,
-										   Min(left, 1000),
+		nap = Min(nap, (drain_deadline_ns - now_ns) / 1000000 + 1);
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, nap,
 										   LazyDropCtl->wait_event_drain);
 		CHECK_FOR_INTERRUPTS();
 	}

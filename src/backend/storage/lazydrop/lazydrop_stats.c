@@ -29,9 +29,9 @@
 #include "utils/timestamp.h"
 
 /*
- * Tell what is pending now, and what has been counted since the last reset.  The
- * counters are read one by one, so they need not belong to the same instant.  The
- * caller holds no LWLock.
+ * Tell what is pending now, and what has been counted since the last reset.  What
+ * is changed under the lock belongs together: what is pending, passes, a reset.  Other
+ * counters go on meanwhile.  The caller holds no LWLock.
  */
 void
 LazyDropGetStats(LazyDropStats *stats)
@@ -62,13 +62,6 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->last_pass_headers = LazyDropCtl->last_pass_headers;
 	stats->last_pass_buffers = LazyDropCtl->last_pass_buffers;
 	stats->stats_reset = LazyDropCtl->stats_reset;
-	LWLockRelease(&LazyDropCtl->lock);
-
-	stats->max_pending = LazyDropCtl->capacity;
-	stats->oldest_age_ms = oldest == 0 ? -1 : (LazyDropNow() - oldest) / 1000000;
-	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
-	if (worker != INVALID_PROC_NUMBER)
-		stats->worker_pid = GetPGProcByNumber(worker)->pid;
 
 	stats->buried_relations = pg_atomic_read_u64(&LazyDropCtl->buried_relations);
 	stats->buried_databases = pg_atomic_read_u64(&LazyDropCtl->buried_databases);
@@ -83,6 +76,13 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->checkpoint_waits = pg_atomic_read_u64(&LazyDropCtl->checkpoint_waits);
 	stats->checkpoint_wait_ms =
 		pg_atomic_read_u64(&LazyDropCtl->checkpoint_wait_us) / 1000.0;
+	LWLockRelease(&LazyDropCtl->lock);
+
+	stats->max_pending = LazyDropCtl->capacity;
+	stats->oldest_age_ms = oldest == 0 ? -1 : (LazyDropNow() - oldest) / 1000000;
+	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
+	if (worker != INVALID_PROC_NUMBER)
+		stats->worker_pid = GetPGProcByNumber(worker)->pid;
 }
 
 /*
@@ -102,10 +102,10 @@ LazyDropGetPending(int *npending)
 	TimestampTz now;
 	dlist_iter	iter;
 
-	/* what is dropped between the two looks may be left out */
+	/* what is dropped between the two looks may be left out; touched here */
 	room = pg_atomic_read_u32(&LazyDropCtl->npending);
 	result = palloc_extended(mul_size(Max(room, 1), sizeof(LazyDropPending)),
-							 MCXT_ALLOC_HUGE);
+							 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	now_ns = LazyDropNow();
 	now = GetCurrentTimestamp();
 

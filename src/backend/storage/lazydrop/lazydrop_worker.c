@@ -129,7 +129,7 @@ LookForWork(bool *buffers, bool *files)
 		 */
 		if (can_pass || can_remove)
 		{
-			if (entry->serial <= LazyDropCtl->drain_serial)
+			if (entry->first_serial <= LazyDropCtl->drain_serial)
 				left = 0;
 			else
 				left = lazydrop_pass_delay -

@@ -56,8 +56,8 @@ my ($check) = grep { /CRITICAL/ } values %query;
 
 sub check
 {
-	my ($node) = @_;
-	my $result = $node->safe_psql('postgres', $check);
+	my ($node, $settings) = @_;
+	my $result = $node->safe_psql('postgres', ($settings // '') . $check);
 	return ($result =~ /(OK|WARNING|CRITICAL|UNKNOWN)/)[0] // $result;
 }
 
@@ -72,13 +72,12 @@ like($standby->safe_psql('postgres', 'SHOW server_version'),
 is( $standby->safe_psql('postgres', 'SHOW server_version_num'),
 	$primary->safe_psql('postgres', 'SHOW server_version_num'),
 	'of the same version');
-is( $standby->safe_psql(
+ok( $standby->poll_query_until(
 		'postgres',
-		q{SELECT count(*) FROM pg_stat_activity
+		q{SELECT count(*) = 1 FROM pg_stat_activity
 		  WHERE backend_type = 'lazy drop worker'
 		  AND pid = (current_setting('lazydrop.stats')::jsonb->>'worker_pid')::int}
 	),
-	'1',
 	'its worker is there');
 is(check($standby), 'OK', 'the check is content');
 
@@ -103,6 +102,9 @@ is($stats->{pending_databases}, 1, 'and the database');
 is($stats->{sync_fallbacks}, 0, 'nothing was done as in stock');
 cmp_ok($stats->{pending_bytes}, '>', 0, 'there are bytes to be removed');
 is($stats->{passes}, 0, 'without a pass');
+
+is(check($standby, "\\set warning 0\n"), 'WARNING', 'the check warns');
+is(check($standby, "\\set critical 0\n"), 'CRITICAL', 'or says more');
 
 # What the manual offers runs here, and without the extension.
 foreach my $id (sort keys %query)
@@ -187,6 +189,23 @@ dynamic_library_path = '\$libdir$separator$fork_libdir'
 
 $standby->stop;
 $primary->stop;
+
+# Loaded when the server starts, where there may be no lazy drop yet.
+SKIP:
+{
+	skip 'pg_lazydrop is not installed', 1
+	  unless -e "$fork_share/extension/pg_lazydrop.control";
+	$primary->append_conf('postgresql.conf',
+		q{shared_preload_libraries = 'pg_lazydrop'});
+	start_as($primary, 'stock');
+	($status, $out, $err) =
+	  $primary->psql('postgres', 'CREATE EXTENSION pg_lazydrop');
+	like(
+		$err,
+		qr/requires a LazyDrop server/,
+		'CREATE EXTENSION fails when the library is loaded already');
+	$primary->stop;
+}
 
 # A database with the extension, opened by a stock server that does not have it.
 my $node = PostgreSQL::Test::Cluster->new('node');

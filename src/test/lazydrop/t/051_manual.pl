@@ -137,6 +137,11 @@ is_same_set(
 # On a primary; 050_swap_standby.pl runs them on a standby.
 my %query =
   (manual_queries('lazydrop.sgml'), manual_queries('pglazydrop.sgml'));
+my @offered =
+  grep { /\bSELECT\b/ }
+  "$chapter$page" =~ m{<programlisting>(.*?)</programlisting>}gs;
+is(scalar(keys %query), scalar(@offered), 'all of them are found');
+cmp_ok(scalar(@offered), '>=', 5, 'and there are some');
 foreach my $id (sort keys %query)
 {
 	my ($status, $out, $err) = $node->psql('postgres', $query{$id});

@@ -300,7 +300,7 @@ LazyDropWorkerMain(Datum arg)
 		stuck = false;
 
 		pgstat_report_activity(STATE_IDLE,
-							   timeout < 0 ? NULL : "waiting for more drops");
+							   timeout < 0 ? "" : "waiting for more drops");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 						 (timeout < 0 ? 0 : WL_TIMEOUT),

@@ -6,6 +6,7 @@ CREATE EXTENSION pg_lazydrop;
 
 -- One row, and what SHOW lazydrop.stats shows: nothing happens meanwhile.
 SELECT pg_lazydrop_drain();
+PREPARE differences AS
 WITH setting AS (
     SELECT current_setting('lazydrop.stats')::jsonb AS s
 ), view AS (
@@ -17,10 +18,13 @@ FROM setting, LATERAL jsonb_each(s) AS s
 WHERE s.value IS DISTINCT FROM v.value
   AND NOT (s.value IS NULL AND key IN ('oldest_age', 'checkpoint_wait_time', 'last_pass_time'))
   AND NOT (v.value IS NULL AND key IN ('oldest_age_ms', 'checkpoint_wait_ms', 'last_pass_ms'));
+PREPARE others AS
 SELECT checkpoint_wait_time = (s->>'checkpoint_wait_ms')::float8 AS checkpoint_wait,
        last_pass_time IS NOT DISTINCT FROM (s->>'last_pass_ms')::float8 AS last_pass,
        oldest_age IS NULL AND s->'oldest_age_ms' = 'null' AS oldest_age
 FROM pg_stat_lazydrop, (SELECT current_setting('lazydrop.stats')::jsonb AS s) AS s;
+EXECUTE differences;
+EXECUTE others;
 
 -- Counters start anew.
 SELECT stats_reset AS reset_before FROM pg_stat_lazydrop \gset
@@ -79,22 +83,8 @@ SELECT pending_relations, pending_databases, pending_files, pending_bytes, oldes
        last_pass_buffers >= 0 AS last_pass_buffers
 FROM pg_stat_lazydrop;
 -- The same when there was a pass.
-WITH setting AS (
-    SELECT current_setting('lazydrop.stats')::jsonb AS s
-), view AS (
-    SELECT to_jsonb(v) AS v FROM pg_stat_lazydrop AS v
-)
-SELECT key, s.value AS setting, v.value AS view
-FROM setting, LATERAL jsonb_each(s) AS s
-  FULL JOIN (SELECT key, value FROM view, LATERAL jsonb_each(v)) AS v USING (key)
-WHERE s.value IS DISTINCT FROM v.value
-  AND NOT (s.value IS NULL AND key IN ('oldest_age', 'checkpoint_wait_time', 'last_pass_time'))
-  AND NOT (v.value IS NULL AND key IN ('oldest_age_ms', 'checkpoint_wait_ms', 'last_pass_ms'));
-SELECT checkpoint_wait_time = (s->>'checkpoint_wait_ms')::float8 AS checkpoint_wait,
-       last_pass_time IS NOT DISTINCT FROM (s->>'last_pass_ms')::float8 AS last_pass,
-       oldest_age IS NULL AND s->'oldest_age_ms' = 'null' AS oldest_age
-FROM pg_stat_lazydrop, (SELECT current_setting('lazydrop.stats')::jsonb AS s) AS s;
-
+EXECUTE differences;
+EXECUTE others;
 SELECT pg_lazydrop_drain('0');
 SELECT pg_lazydrop_drain('infinity');
 DROP TABLESPACE regress_lazydrop;

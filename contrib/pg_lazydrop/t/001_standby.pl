@@ -16,7 +16,6 @@ use LazyDropUtils
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 need_injection_points();
 
@@ -47,6 +46,19 @@ sub pending
 	return $node->safe_psql('postgres',
 		'SELECT relfilenumber, kind, buffers_done, files_done FROM pg_lazydrop_pending'
 	);
+}
+
+# Let a session wait for a drain, and then tell what is left.
+sub begin_drain
+{
+	my ($node, $session) = @_;
+	$session->query_until(
+		qr/begun/, "\\echo begun
+		SELECT pg_lazydrop_drain();
+		SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
+		\\echo ended\n");
+	wait_for_wait($node, 'LazyDropDrain', 'client backend');
+	return;
 }
 
 # --- a standby has its own -----------------------------------------------------------------
@@ -112,12 +124,7 @@ $cancelled->quit;
 # The worker is told at once, and need not wait for lazydrop.pass_delay.  The drain waits
 # for the files as well, but not for what is dropped meanwhile.
 wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
-$drain->query_until(
-	qr/begun/, "\\echo begun
-	SELECT pg_lazydrop_drain();
-	SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
-	\\echo ended\n");
-wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+begin_drain($standby, $drain);
 hold_at($standby, 'lazydrop-removal');
 release($standby, 'lazydrop-worker');
 wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
@@ -155,13 +162,8 @@ $primary->safe_psql('postgres',
 	q{SELECT injection_points_detach('lazydrop-database-forgotten')});
 is(pending($primary), '|database|f|f', 'a database is pending');
 $drain = $primary->background_psql('postgres');
-$drain->query_until(
-	qr/begun/, "\\echo begun
-	SELECT pg_lazydrop_drain();
-	SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
-	\\echo ended\n");
+begin_drain($primary, $drain);
 wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
-wait_for_wait($primary, 'LazyDropDrain', 'client backend');
 my $before = $primary->safe_psql('postgres', 'SELECT clock_timestamp()');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
 is( $primary->safe_psql(
@@ -189,12 +191,7 @@ SKIP:
 	$dropper = $primary->background_psql('postgres');
 	my $ask = sub {
 		my ($query, $expected) = @_;
-		foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-		{
-			return 1 if $monitor->query_safe($query) eq $expected;
-			usleep(100_000);
-		}
-		return 0;
+		return wait_until(sub { $monitor->query_safe($query) eq $expected });
 	};
 
 	$primary->safe_psql('postgres',

@@ -50,7 +50,6 @@ extern void LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum,
 								   bool isRedo);
 extern void LazyDropSettleDatabase(Oid dboid, bool for_creator);
 extern void LazyDropSettleAll(void);
-extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
@@ -58,6 +57,7 @@ extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 /* whoever needs the files gone, or their space */
 extern void LazyDropCheckPoint(void);
 extern void LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn);
+extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropFreeSpace(int error);
 extern int64 LazyDropOmitPending(int64 size, Oid spcoid, Oid dboid);
 

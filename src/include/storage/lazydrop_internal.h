@@ -147,7 +147,6 @@ typedef struct LazyDropShared
 	/* the last pass that was complete, and when it was so, or 0 */
 	TimestampTz last_pass;
 	int64		last_pass_us;
-	int64		last_pass_headers;
 	int64		last_pass_buffers;
 
 	TimestampTz stats_reset;
@@ -191,7 +190,6 @@ typedef struct LazyDropShared
 
 	/* counters, for lazydrop.stats: set to zero under the lock */
 	pg_atomic_uint64 passes;
-	pg_atomic_uint64 headers_visited;
 	pg_atomic_uint64 buffers_invalidated;
 	pg_atomic_uint64 writes_skipped;
 	pg_atomic_uint64 sync_fallbacks;

@@ -1682,9 +1682,9 @@ DrainPause(uint64 bytes)
 /*
  * Wait until all that is pending now is done: its buffers are invalidated and its
  * files removed.  The worker is asked not to wait for lazydrop.pass_delay; without one,
- * the caller does what there is to do.  Returns false when "timeout_ms" milliseconds were
- * not enough; less than zero is no limit.  Can be cancelled.  Either way what has been
- * asked of the worker stays asked.
+ * the caller does what there is to do (rule R6).  Returns false when "timeout_ms"
+ * milliseconds were not enough; less than zero is no limit.  Can be cancelled.  Either
+ * way what has been asked of the worker stays asked.
  *
  * The caller holds no LWLock.
  */

@@ -259,7 +259,6 @@ LazyDropShmemInit(void)
 	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();
 	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
-	pg_atomic_init_u64(&LazyDropCtl->headers_visited, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);
 	pg_atomic_init_u64(&LazyDropCtl->writes_skipped, 0);
 	pg_atomic_init_u64(&LazyDropCtl->sync_fallbacks, 0);

@@ -36,8 +36,8 @@
 #include "storage/lazydrop_internal.h"
 #include "storage/shmem.h"
 #include "utils/injection_point.h"
-#include "utils/timestamp.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 /* 8 kB for each bitmap: both stay in a first-level cache of 32 kB. */
 #define FILTER_BITS		16
@@ -399,12 +399,10 @@ CountPass(PassState *pass, instr_time began)
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	pg_atomic_fetch_add_u64(&LazyDropCtl->passes, 1);
-	pg_atomic_fetch_add_u64(&LazyDropCtl->headers_visited, NBuffers);
 	pg_atomic_fetch_add_u64(&LazyDropCtl->buffers_invalidated,
 							pass->invalidated);
 	LazyDropCtl->last_pass = GetCurrentTimestamp();
 	LazyDropCtl->last_pass_us = pass->took_us;
-	LazyDropCtl->last_pass_headers = NBuffers;
 	LazyDropCtl->last_pass_buffers = pass->invalidated;
 	LWLockRelease(&LazyDropCtl->lock);
 }

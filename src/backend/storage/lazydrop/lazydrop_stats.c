@@ -19,6 +19,7 @@
 #include "catalog/pg_type_d.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
+#include "storage/bufmgr.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
@@ -59,14 +60,12 @@ LazyDropGetStats(LazyDropStats *stats)
 	}
 	stats->last_pass = LazyDropCtl->last_pass;
 	stats->last_pass_ms = LazyDropCtl->last_pass_us / 1000.0;
-	stats->last_pass_headers = LazyDropCtl->last_pass_headers;
 	stats->last_pass_buffers = LazyDropCtl->last_pass_buffers;
 	stats->stats_reset = LazyDropCtl->stats_reset;
 
 	stats->buried_relations = pg_atomic_read_u64(&LazyDropCtl->buried_relations);
 	stats->buried_databases = pg_atomic_read_u64(&LazyDropCtl->buried_databases);
 	stats->passes = pg_atomic_read_u64(&LazyDropCtl->passes);
-	stats->headers_visited = pg_atomic_read_u64(&LazyDropCtl->headers_visited);
 	stats->buffers_invalidated = pg_atomic_read_u64(&LazyDropCtl->buffers_invalidated);
 	stats->writes_skipped = pg_atomic_read_u64(&LazyDropCtl->writes_skipped);
 	stats->sync_fallbacks = pg_atomic_read_u64(&LazyDropCtl->sync_fallbacks);
@@ -77,6 +76,10 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->checkpoint_wait_ms =
 		pg_atomic_read_u64(&LazyDropCtl->checkpoint_wait_us) / 1000.0;
 	LWLockRelease(&LazyDropCtl->lock);
+
+	/* a pass that is counted has visited all of them */
+	stats->headers_visited = stats->passes * NBuffers;
+	stats->last_pass_headers = stats->last_pass != 0 ? NBuffers : 0;
 
 	stats->max_pending = LazyDropCtl->capacity;
 	stats->oldest_age_ms = oldest == 0 ? -1 : (LazyDropNow() - oldest) / 1000000;
@@ -102,7 +105,10 @@ LazyDropGetPending(int *npending)
 	TimestampTz now;
 	dlist_iter	iter;
 
-	/* what is dropped between the two looks may be left out; touched here */
+	/*
+	 * What is dropped between the two looks may be left out.  Zeroed, because
+	 * memory that is used for the first time takes time under the lock.
+	 */
 	room = pg_atomic_read_u32(&LazyDropCtl->npending);
 	result = palloc_extended(mul_size(Max(room, 1), sizeof(LazyDropPending)),
 							 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -140,7 +146,6 @@ LazyDropResetStats(void)
 	pg_atomic_write_u64(&LazyDropCtl->buried_relations, 0);
 	pg_atomic_write_u64(&LazyDropCtl->buried_databases, 0);
 	pg_atomic_write_u64(&LazyDropCtl->passes, 0);
-	pg_atomic_write_u64(&LazyDropCtl->headers_visited, 0);
 	pg_atomic_write_u64(&LazyDropCtl->buffers_invalidated, 0);
 	pg_atomic_write_u64(&LazyDropCtl->writes_skipped, 0);
 	pg_atomic_write_u64(&LazyDropCtl->sync_fallbacks, 0);
@@ -151,7 +156,6 @@ LazyDropResetStats(void)
 	pg_atomic_write_u64(&LazyDropCtl->checkpoint_wait_us, 0);
 	LazyDropCtl->last_pass = 0;
 	LazyDropCtl->last_pass_us = 0;
-	LazyDropCtl->last_pass_headers = 0;
 	LazyDropCtl->last_pass_buffers = 0;
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();
 	LWLockRelease(&LazyDropCtl->lock);

@@ -97,8 +97,8 @@ WorkerExit(int code, Datum arg)
 
 /*
  * What there is to do: whether buffers, or files, have waited for
- * lazydrop.pass_delay, or somebody waits for them.  Returns the milliseconds until that may change, or -1 when
- * nothing is pending.
+ * lazydrop.pass_delay, or somebody waits for them.  Returns the milliseconds until
+ * that may change, or -1 when nothing is pending.
  */
 static long
 LookForWork(bool *buffers, bool *files)

@@ -33,6 +33,10 @@
 #   not find.
 # * TRUNCATE after ALTER TABLE SET TABLESPACE in one transaction empties the indexes in
 #   place, and rolling back does not undo it.
+# * CREATE UNLOGGED TABLE that is rolled back leaves an empty first file until a checkpoint.
+#   When the server crashes before the abort is in WAL, and the creation of the init fork
+#   is, that file is in the way at the end of recovery.  The next start succeeds.  See
+#   check_log.
 
 use strict;
 use warnings FATAL => 'all';
@@ -595,6 +599,11 @@ sub files_of
 sub check_log
 {
 	my ($node) = @_;
+	my $log = slurp_file($node->logfile);
+
+	# what the startup process says next after the end of redo
+	$log =~
+	  s{(\[(\d+)\] LOG:  redo done at [^\n]*\n(?:(?![^\n]*\[\2\])[^\n]*\n)*)[^\n]*\[\2\] FATAL:  could not create file "(?:base|pg_tblspc)/[^\n]*": File exists\n}{$1}g;
 	my @bad = grep {
 		m{PANIC|TRAP|could not (open|create|access|fsync|read|write|extend|truncate|remove|unlink|stat) [^\n]*"(base|global|pg_tblspc)/|invalid page|page verification failed|leak|was terminated by signal (4|6|7|8|11)|unexpected zero page|inconsistent page}i
 		  # the statement of somebody
@@ -604,7 +613,7 @@ sub check_log
 		  /could not (open directory|stat file) .*: No such file or directory/
 		  && !($future_files{ $node->name }
 			&& /TRAP: .*nextFullXid|startup process .* signal 6/)
-	} split /\n/, slurp_file($node->logfile);
+	} split /\n/, $log;
 	is(join("\n", @bad[ 0 .. ($#bad > 9 ? 9 : $#bad) ]),
 		'', 'round ' . $round . ': the log of ' . $node->name . ' is clean');
 	return;

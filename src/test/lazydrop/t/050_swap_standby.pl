@@ -224,6 +224,10 @@ $node->command_ok(
 	[ 'pg_dump', '--file' => devnull(), $node->connstr('postgres') ],
 	'the database can be dumped there');
 $node->safe_psql('postgres', 'DROP EXTENSION pg_lazydrop');
-pass('and the extension be dropped');
+is( $node->safe_psql(
+		'postgres',
+		q{SELECT count(*) FROM pg_class WHERE relname ~ 'lazydrop'}),
+	'0',
+	'and the extension be dropped');
 $node->stop;
 done_testing();

@@ -1,0 +1,839 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropBench - what the scenarios of bench/run share
+
+=head1 SYNOPSIS
+
+  use LazyDropBench;
+
+  scenario 'drop-loop' => (
+	seconds => 12,
+	groups => sub { return [ map { +{ server => $_, size => '8MB' } } @servers ] },
+	run => sub {
+		my ($case) = @_;
+		my $node = make_primary($case->{server}, shared_buffers => $case->{size});
+		record('throughput', 'tps', pgbench($node, $script, '-T', $opt{seconds}));
+		discard($node);
+	});
+
+=head1 DESCRIPTION
+
+A scenario is a list of groups of cases.  The cases of a group are compared with each
+other, so they run one after the other, in an order that changes from run to run; what
+changes on the machine meanwhile meets all of them.  A case is a hash reference with
+"server" (stock; on and off, which is the fork with lazydrop.enabled so; or another
+name), "size" (shared_buffers) and what else the scenario wants.
+
+=cut
+
+package LazyDropBench;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Carp;
+use Exporter 'import';
+use File::Path;
+use IPC::Run;
+use List::Util qw(max min);
+use POSIX;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(%opt @servers scenario n sizes cases record note left_out
+  in_scratch write_file megabytes meminfo
+  new_node configure make_primary make_standby discard
+  start_program run_program command sync_disk stop_everything
+  memory_group start_limited
+  pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
+  time_resumed_replay wait_for_nothing_left
+  start_samples stop_samples lag_of time_of_replay
+  table_path add_gigabytes wait_for_no_file cpu_seconds);
+
+# What a module cannot go on with ends a case, not the run.
+{
+	no warnings 'redefine';
+	*Test::Builder::BAIL_OUT = sub { die "$_[1]\n" };
+}
+
+# Options of bench/run, set before a scenario is loaded.
+our %opt;
+
+our @servers = qw(stock on off);
+
+our (%scenario, @nodes, @programs, @values, %now);
+
+# Set by bench/run: takes a line for the user.
+our $say = sub { };
+
+# Settings of every server.  fsync is off where the scenario does not ask for it, so
+# that what is measured is the server.
+our %common = (
+	autovacuum => 'off',
+	checkpoint_timeout => '1h',
+	fsync => 'off',
+	huge_pages => 'off',
+	log_checkpoints => 'off',
+	log_statement => 'none',
+	max_wal_size => '8GB',
+	wal_keep_size => '2GB');
+
+=pod
+
+=head1 SCENARIOS AND RESULTS
+
+=over
+
+=item scenario($name, %properties)
+
+Define a scenario: "groups", a function that returns array references of cases; "run", a
+function that is called with each; "seconds", about how long a case takes, a number or a
+function of the case; and, all optional: "runs", how many runs suffice at most; "disk",
+gigabytes that it needs; "setup" and "teardown", functions called before and after.
+
+=cut
+
+sub scenario
+{
+	my ($name, %properties) = @_;
+	$scenario{$name} = \%properties;
+	return;
+}
+
+=pod
+
+=item n($count)
+
+A number of tables or the like, or less in a smoke run.
+
+=cut
+
+sub n
+{
+	my ($count) = @_;
+	return $opt{quick} ? max(2, int($count / 50)) : $count;
+}
+
+=pod
+
+=item sizes(@sizes)
+
+Those of a list of shared_buffers that are smaller than --large, and that itself.
+
+=cut
+
+sub sizes
+{
+	my @sizes =
+	  grep { megabytes($_) < megabytes($opt{large}) } @_;
+	@sizes = @sizes[ 0 .. 0 ] if $opt{quick} && @sizes;
+	return (@sizes, $opt{large});
+}
+
+=pod
+
+=item cases(\@servers, %rest)
+
+A group: a case for each server, otherwise alike.
+
+=cut
+
+sub cases
+{
+	my ($servers, %rest) = @_;
+	return [ map { +{ server => $_, %rest } } @$servers ];
+}
+
+=pod
+
+=item record($measure, $unit, $value [, $case])
+
+Note a value that the current case has shown.  The last argument tells cases apart that
+have server and shared_buffers in common; without it, it is the case's own "case".
+
+=cut
+
+sub record
+{
+	my ($measure, $unit, $value, $case) = @_;
+	my %row = (
+		scenario => $now{scenario},
+		run => $now{run},
+		server => $now{case}{server},
+		shared_buffers => $now{case}{size},
+		case => $case // $now{case}{case} // '',
+		measure => $measure,
+		unit => $unit,
+		value => 0 + sprintf('%.5g', $value));
+	croak "\"$_\" cannot stand in a CSV file"
+	  foreach grep { /[,"\n]/ } values %row;
+	push @values, \%row;
+	return;
+}
+
+=pod
+
+=item note($text), left_out($what, $why)
+
+Tell the user; the second one also notes it in the results' header.
+
+=cut
+
+sub note
+{
+	$say->(@_);
+	return;
+}
+
+sub left_out
+{
+	my ($what, $why) = @_;
+	push @{ $now{left_out} }, "$what: $why";
+	$say->("$now{scenario}: left out: $what: $why");
+	return;
+}
+
+=pod
+
+=item in_scratch($name), write_file($name, $text)
+
+Path of a file beside the servers' directories; the second one writes it and returns the
+path.
+
+=cut
+
+sub in_scratch
+{
+	return "$PostgreSQL::Test::Utils::tmp_check/$_[0]";
+}
+
+sub write_file
+{
+	my ($name, $text) = @_;
+	my $file = in_scratch($name);
+	open(my $fh, '>', $file) or die "could not create \"$file\": $!\n";
+	print $fh $text;
+	close($fh) or die "could not write \"$file\": $!\n";
+	return $file;
+}
+
+=pod
+
+=item megabytes($size)
+
+Such a size as 16GB, in megabytes.
+
+=cut
+
+sub megabytes
+{
+	my ($size) = @_;
+	my ($number, $unit) = $size =~ /^(\d+)(MB|GB)$/
+	  or die "bad size \"$size\": a number with MB or GB is wanted\n";
+	return $number * ($unit eq 'GB' ? 1024 : 1);
+}
+
+=pod
+
+=item meminfo($field)
+
+A field of /proc/meminfo, in megabytes.
+
+=cut
+
+sub meminfo
+{
+	my ($field) = @_;
+	my ($kb) = slurp_file('/proc/meminfo') =~ /^$field:\s+(\d+) kB/m
+	  or die "no $field in /proc/meminfo\n";
+	return $kb / 1024;
+}
+
+=pod
+
+=back
+
+=head1 SERVERS
+
+=over
+
+=item new_node($server), configure($node, $server, %settings)
+
+A node of a server; its settings, those that all have included.
+
+=cut
+
+my $serial = 0;
+my %template;
+
+sub prefix
+{
+	my ($server) = @_;
+	return $server eq 'stock' ? $opt{stock} : $opt{fork};
+}
+
+sub new_node
+{
+	my ($server) = @_;
+	my $node = PostgreSQL::Test::Cluster->new("$server" . $serial++,
+		install_path => prefix($server));
+	push @nodes, $node;
+	return $node;
+}
+
+sub configure
+{
+	my ($node, $server, %settings) = @_;
+	%settings = (
+		%common,
+
+		# A smoke run need not wait for drops to gather.
+		($opt{quick} ? ('lazydrop.pass_delay' => '50ms') : ()),
+		'lazydrop.enabled' => $server eq 'off' ? 'off' : 'on',
+		%settings);
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+	return;
+}
+
+=pod
+
+=item make_primary($server, %settings)
+
+A server that runs, with WAL for standbys.  A setting "initialize" that is a hash
+reference has parameters for PostgreSQL::Test::Cluster's init.
+
+=item make_standby($upstream, $server [, $primary])
+
+A standby of another server, with its settings, which has caught up with it.  Where that
+is a standby, too, the third argument is their primary.
+
+=cut
+
+# initdb takes a second and more; a copy of what it left, some hundredths.
+sub make_primary
+{
+	my ($server, %settings) = @_;
+	my $node = new_node($server);
+	my $initialize = delete $settings{initialize} // {};
+	my $template = $template{ prefix($server) } //= do
+	{
+		my $directory = in_scratch('initdb-' . keys %template);
+		run_program(
+			[
+				$node->installed_command('initdb'), '--no-sync',
+				'-A' => 'trust',
+				'-D' => $directory
+			],
+			'>' => \*STDERR,
+			'2>&1') or die "initdb failed\n";
+		$directory;
+	};
+	{
+		local $ENV{INITDB_TEMPLATE} = $template;
+		$node->init(allows_streaming => 1, %$initialize);
+	}
+	configure($node, $server, %settings);
+	$node->start;
+	return $node;
+}
+
+sub make_standby
+{
+	my ($upstream, $server, $primary) = @_;
+	my $name = "backup$serial";
+	$upstream->backup($name);
+	my $node = new_node($server);
+	$node->init_from_backup($upstream, $name, has_streaming => 1);
+
+	# A copy would stay as long as the server it was taken from.
+	File::Path::remove_tree($upstream->backup_dir . "/$name");
+	$node->append_conf('postgresql.conf',
+		'lazydrop.enabled = ' . ($server eq 'off' ? 'off' : 'on'));
+	$node->start;
+	$upstream->wait_for_replay_catchup($node, $primary // $upstream);
+	return $node;
+}
+
+=pod
+
+=item discard(@nodes)
+
+Stop servers and remove their directories.
+
+=cut
+
+sub discard
+{
+	foreach my $node (@_)
+	{
+		$node->teardown_node;
+		$node->clean_node;
+		@nodes = grep { $_ != $node } @nodes;
+	}
+	return;
+}
+
+=pod
+
+=item start_program(@arguments), run_program(@arguments)
+
+IPC::Run::start and IPC::Run::run with these arguments; if bench/run ends early, the
+program is ended.  The second one returns whether it has succeeded.
+
+=item command(@command), sync_disk()
+
+Run a short command, which must succeed; have the kernel write what it has to write, so
+that this is no part of what is measured next.
+
+=cut
+
+sub start_program
+{
+	my $handle = IPC::Run::start(@_);
+	push @programs, $handle;
+	return $handle;
+}
+
+sub finish_program
+{
+	my ($handle) = @_;
+	my $succeeded = $handle->finish;
+	@programs = grep { $_ != $handle } @programs;
+	return $succeeded;
+}
+
+sub run_program
+{
+	return finish_program(start_program(@_));
+}
+
+# Perl ignores the user's Ctrl-C while it waits for what system() runs; that does not.
+sub command
+{
+	my $status = system(@_);
+	kill 'INT', $$ if ($status & 127) == POSIX::SIGINT;
+	die "command failed: @_\n" if $status != 0;
+	return;
+}
+
+sub sync_disk
+{
+	command('sync');
+	return;
+}
+
+=pod
+
+=item stop_everything()
+
+End all programs and servers there are, and remove their directories, for an end that
+comes early.
+
+=cut
+
+sub stop_everything
+{
+	foreach my $handle (@programs)
+	{
+		eval { $handle->kill_kill(grace => 5) if $handle->pumpable; };
+	}
+	@programs = ();
+	foreach my $node (@nodes)
+	{
+		eval { $node->teardown_node(fail_ok => 1); };
+		eval { $node->clean_node; };
+	}
+	@nodes = ();
+	File::Path::remove_tree(in_scratch('mariadb'));
+	return;
+}
+
+=pod
+
+=item memory_group()
+
+The control group in which a server's memory can be limited, made by
+src/tools/lazydrop/auto; undefined where there is none.
+
+=item start_limited($node, $megabytes)
+
+Start a server whose memory, shared_buffers and what the kernel caches for it together,
+is limited.
+
+=cut
+
+sub memory_group
+{
+	my $group = $ENV{LAZYDROP_CONTROL_GROUP};
+	return (defined $group && -w "$group/limited/cgroup.procs")
+	  ? $group
+	  : undef;
+}
+
+sub write_control
+{
+	my ($file, $value) = @_;
+	open(my $fh, '>', $file) or die "could not open \"$file\": $!\n";
+	syswrite($fh, $value) or die "could not write to \"$file\": $!\n";
+	close($fh) or die "could not close \"$file\": $!\n";
+	return;
+}
+
+sub start_limited
+{
+	my ($node, $megabytes) = @_;
+	my $group = memory_group() // die "there is no control group\n";
+	my $bytes = int($megabytes) * 1024 * 1024;
+	my ($v1, $v2) =
+	  map { "$group/limited/$_" } qw(memory.limit_in_bytes memory.max);
+	write_control(-e $v1 ? $v1 : $v2, $bytes);
+	write_control("$group/limited/cgroup.procs", $$);
+	my $started = eval { $node->start; 1 };
+	my $error = $@;
+	write_control("$group/main/cgroup.procs", $$);
+	die $error unless $started;
+	return;
+}
+
+=pod
+
+=back
+
+=head1 LOAD
+
+=over
+
+=item loop_script()
+
+Create, insert one row, drop, in one transaction.
+
+=cut
+
+sub loop_script
+{
+	return q{
+BEGIN;
+CREATE TABLE x (a int);
+INSERT INTO x VALUES (1);
+DROP TABLE x;
+COMMIT;
+};
+}
+
+=pod
+
+=item pgbench($node, $script, @options), pgbench_start(same), pgbench_finish($job)
+
+Run pgbench with the text of a script, or undef, and options; returns transactions per
+second.  The others do the same in the background.
+
+=cut
+
+sub pgbench_start
+{
+	my ($node, $script, @options) = @_;
+	push @options, '-f', write_file('script' . $serial++ . '.sql', $script)
+	  if defined $script;
+	my $job = { out => '' };
+	local %ENV = $node->_get_env();
+	$job->{handle} = start_program(
+		[ $node->installed_command('pgbench'), '-n', @options, 'postgres' ],
+		'>' => \$job->{out},
+		'2>' => \*STDERR);
+	return $job;
+}
+
+sub pgbench_finish
+{
+	my ($job) = @_;
+	finish_program($job->{handle}) or die "pgbench failed\n";
+	return 0 if $job->{out} =~ /actually processed: 0$/m;
+	my ($tps) = $job->{out} =~ /^tps = ([\d.]+)/m
+	  or die "no tps in: $job->{out}\n";
+	return $tps;
+}
+
+sub pgbench
+{
+	return pgbench_finish(pgbench_start(@_));
+}
+
+=pod
+
+=item pgbench_init($node, $scale)
+
+Create pgbench's tables.
+
+=cut
+
+sub pgbench_init
+{
+	my ($node, $scale) = @_;
+	local %ENV = $node->_get_env();
+	run_program(
+		[
+			$node->installed_command('pgbench'),
+			'-i', '-q',
+			'-s' => $opt{quick} ? 1 : $scale,
+			'postgres'
+		],
+		'>' => \*STDERR,
+		'2>&1') or die "pgbench -i failed\n";
+	return;
+}
+
+=pod
+
+=item percentiles($prefix, @percents)
+
+Those percentiles, 100 for the largest, of the latencies in milliseconds in pgbench's
+logs (-l) of that prefix, which are removed.
+
+=cut
+
+sub percentiles
+{
+	my ($prefix, @percents) = @_;
+	my @files = glob("$prefix.*");
+	my @latency = sort { $a <=> $b }
+	  map { (split / /)[2] / 1000 }
+	  map { split /\n/, slurp_file($_) } @files;
+	die "pgbench has logged no transaction in $prefix.*\n" unless @latency;
+	unlink @files;
+	return map { $latency[ int($#latency * $_ / 100 + 0.5) ] } @percents;
+}
+
+=pod
+
+=item time_resumed_replay($standby, $end)
+
+Let replay go on that has been held, and return how many seconds it takes it to get from
+there to a position that has been received.
+
+=cut
+
+sub time_resumed_replay
+{
+	my ($standby, $end) = @_;
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_receive_lsn() >= '$end'")
+	  or die "WAL was not received\n";
+
+	# One session, so that asking takes little; a function that loops would hold a
+	# snapshot that conflicts with replay.
+	my $session = $standby->background_psql('postgres');
+	$session->query_safe('SELECT 1');
+	my $began = time;
+	$session->query_safe('SELECT pg_wal_replay_resume()');
+	while (
+		$session->query_safe("SELECT pg_last_wal_replay_lsn() >= '$end'") ne
+		't')
+	{
+	}
+	my $took = time - $began;
+	$session->quit;
+	return $took;
+}
+
+=pod
+
+=item wait_for_nothing_left(@nodes)
+
+Wait until the fork's workers have nothing pending, so that it is no part of what comes
+next.
+
+=cut
+
+sub wait_for_nothing_left
+{
+	foreach my $node (@_)
+	{
+		$node->poll_query_until(
+			'postgres', q{
+			SELECT s IS NULL OR (s->>'pending_relations' = '0'
+				AND s->>'pending_databases' = '0' AND s->>'pending_bytes' = '0')
+			FROM (SELECT current_setting('lazydrop.stats', true)::jsonb) AS x(s)}
+		) or die "something stays pending on " . $node->name . "\n";
+	}
+	return;
+}
+
+=pod
+
+=item start_samples($primary, @standbys), stop_samples($samples)
+
+Have a psql on each server note every 20 ms what has been flushed (primary) or replayed; the
+primary must have a table "heartbeat" with a column "at", which is updated meanwhile so
+that there is always something to replay.  The second one ends that and returns the samples:
+an array reference for each server, of time and position each.
+
+=item lag_of($primary, $standby [, $from, $to])
+
+From their samples, time and lag at each sample of a standby, maybe only of a time.  The lag is
+the age of the oldest WAL that is not replayed: the time since the primary was first seen
+beyond the position at which the standby is, so it is uncertain by the distance of two
+samples.
+
+=item time_of_replay($standby, $position)
+
+When a standby was first seen to have replayed up to a position.
+
+=cut
+
+sub start_samples
+{
+	my ($primary, @standbys) = @_;
+	my @watches;
+	foreach my $node ($primary, @standbys)
+	{
+		my $name = $node->name;
+		my $sql = $node == $primary
+		  ? q{UPDATE heartbeat SET at = clock_timestamp()
+			RETURNING extract(epoch FROM at), pg_current_wal_flush_lsn() - '0/0'}
+		  : q{SELECT extract(epoch FROM clock_timestamp()), pg_last_wal_replay_lsn() - '0/0'};
+		my $file = in_scratch("$name.samples");
+		my $handle = start_program(
+			[
+				$node->installed_command('psql'),
+				'-XAtq',
+				'-v' => 'ON_ERROR_STOP=1',
+				'-F' => ',',
+				'-d' => $node->connstr('postgres'),
+				'-f' => write_file("$name.sql", "$sql \\watch i=0.02\n")
+			],
+			'>' => $file,
+			'2>' => \*STDERR);
+		push @watches, { handle => $handle, file => $file };
+	}
+	return { watches => \@watches, primary => $primary };
+}
+
+sub stop_samples
+{
+	my ($samples) = @_;
+
+	# One more of the primary that is later than all that is looked at.
+	my $now = time;
+	$samples->{primary}->poll_query_until('postgres',
+		"SELECT extract(epoch FROM at) > $now + 0.2 FROM heartbeat")
+	  or die "no heartbeat\n";
+	my @lists;
+	foreach my $watch (@{ $samples->{watches} })
+	{
+		die "a psql that samples has ended\n"
+		  unless $watch->{handle}->pumpable;
+		$watch->{handle}->kill_kill;
+		@programs = grep { $_ != $watch->{handle} } @programs;
+
+		# Its last line may be cut.
+		my @lines = split /\n/, slurp_file($watch->{file});
+		push @lists,
+		  [ grep { @$_ == 2 }
+			  map { [ split /,/ ] } @lines[ 0 .. $#lines - 1 ] ];
+		unlink $watch->{file};
+	}
+	return @lists;
+}
+
+sub lag_of
+{
+	my ($primary, $standby, $from, $to) = @_;
+	my ($i, @lag) = (0);
+	foreach my $sample (@$standby)
+	{
+		my ($at, $position) = @$sample;
+		next if defined $from && $at < $from;
+		last if $primary->[-1][0] < $at || (defined $to && $at > $to);
+		$i++ while $i < $#$primary && $primary->[$i][1] <= $position;
+		push @lag,
+		  [
+			$at,
+			$primary->[$i][1] <= $position
+			? 0
+			: max(0, $at - $primary->[$i][0])
+		  ];
+	}
+	die "no sample of a standby\n" unless @lag;
+	return @lag;
+}
+
+sub time_of_replay
+{
+	my ($standby, $position) = @_;
+	foreach my $sample (@$standby)
+	{
+		return $sample->[0] if $sample->[1] >= $position;
+	}
+	die "a standby was not seen to have replayed $position\n";
+}
+
+=pod
+
+=item table_path($node, $table), add_gigabytes($path, $n), wait_for_no_file($file)
+
+The path of a table's first segment; give a table, which will be dropped, so many further
+segments of a gigabyte that are really there; wait until a file is gone.
+
+=cut
+
+sub table_path
+{
+	my ($node, $table) = @_;
+	return $node->data_dir . '/'
+	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$table')");
+}
+
+sub add_gigabytes
+{
+	my ($path, $n) = @_;
+	foreach my $segno (1 .. $n)
+	{
+		command(
+			'dd', 'if=/dev/zero',
+			"of=$path.$segno", 'bs=1M',
+			'count=' . ($opt{quick} ? 16 : 1024), 'status=none');
+	}
+	return;
+}
+
+sub wait_for_no_file
+{
+	my ($file) = @_;
+	my $give_up = time + $PostgreSQL::Test::Utils::timeout_default;
+	while (-e $file)
+	{
+		die "\"$file\" was not removed\n" if time > $give_up;
+		usleep(10_000);
+	}
+	return;
+}
+
+=pod
+
+=item cpu_seconds($pid)
+
+Seconds of CPU that a process has used.
+
+=cut
+
+sub cpu_seconds
+{
+	my ($pid) = @_;
+	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r;
+	return ($stat[13] + $stat[14]) / POSIX::sysconf(POSIX::_SC_CLK_TCK);
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

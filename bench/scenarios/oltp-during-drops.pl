@@ -97,7 +97,6 @@ scenario 'oltp-during-drops' => (
 		  ? 10 + 8 * $opt{seconds}
 		  : 1 + 2 * $opt{seconds};
 	},
-	runs => 3,
 	disk => 8 + 2 * $opt{seconds},
 	groups => sub {
 		my @compared = qw(stock on);

@@ -55,7 +55,7 @@ sub read_results
 	foreach my $name (@scenarios)
 	{
 		my $file = "$directory/$name.csv";
-		next if $name =~ /-lag$/ || !-e $file;
+		next if $name =~ /-replay-lag$/ || !-e $file;
 		open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
 		my $names;
 		while (my $line = <$fh>)

@@ -214,7 +214,7 @@ my @bars = (
 	{
 		scenario => 'drop-lag',
 		what =>
-		  'loop at full speed, fork: largest replay_lag of two standbys in any run, s',
+		  'loop at full speed, fork: largest lag of two standbys in any run, s',
 		of => [ 'on', 'large', 'full speed', 'lag' ],
 		most => 1,
 		which => 'max'
@@ -479,9 +479,11 @@ sub compare_results
 		{
 			my @of = map {
 				my $v = $_->{values}{$key} // {};
-				[ $v->{$server} && $v->{stock}
+				[
+					$v->{$server} && $v->{stock}
 					? ratios($v->{$server}, $v->{stock})
-					: () ]
+					: ()
+				]
 			} @results;
 			next if grep { !@$_ } @of;
 			my @range = map { [ min(@$_), median(@$_), max(@$_) ] } @of;
@@ -618,7 +620,7 @@ our %plots = (
 					kind => 'lines',
 					case => "^$_",
 					measure => 'scan',
-					title => $_ =~ s/\\//gr,
+					title => ($_ =~ s/\\//gr) . ' the size of shared_buffers',
 					y => 'MB/s'
 				}
 			} ( 'count\(\*\); table of half',
@@ -741,7 +743,8 @@ sub panel_commands
 			', ',
 			map {
 				"\$${block}_$_ with lines lw 2 "
-				  . ($_ eq 'standby'
+				  . (
+					$_ eq 'standby'
 					? "lc rgb '$colour{$panel->{servers}}'"
 					: "dt 2 lc rgb '#404040'")
 				  . " title '$_'"

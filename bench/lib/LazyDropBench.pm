@@ -46,7 +46,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(%opt @servers scenario n sizes cases record note left_out
+our @EXPORT =
+  qw(%opt @servers %without_standbys scenario n sizes cases record note left_out
   in_scratch write_file megabytes meminfo
   new_node configure make_primary make_standby discard
   start_program run_program command sync_disk stop_everything
@@ -83,6 +84,13 @@ our %common = (
 	log_statement => 'none',
 	max_wal_size => '8GB',
 	wal_keep_size => '2GB');
+
+# Settings of a server that has no standby, for tables that are large: those that are
+# created and filled in one transaction write no WAL.
+our %without_standbys = (
+	wal_level => 'minimal',
+	max_wal_senders => '0',
+	wal_keep_size => '0');
 
 =pod
 
@@ -735,8 +743,10 @@ sub stop_samples
 		# Its last line may be cut.
 		my @lines = split /\n/, slurp_file($watch->{file});
 		push @lists,
-		  [ grep { @$_ == 2 }
-			  map { [ split /,/ ] } @lines[ 0 .. $#lines - 1 ] ];
+		  [
+			grep { @$_ == 2 }
+			map  { [ split /,/ ] } @lines[ 0 .. $#lines - 1 ]
+		  ];
 		unlink $watch->{file};
 	}
 	return @lists;

@@ -32,9 +32,7 @@ sub postgres_case
 	my $node = make_primary(
 		$case->{server},
 		shared_buffers => $case->{size},
-		wal_level => 'minimal',
-		max_wal_senders => '0',
-		wal_keep_size => '0',
+		%without_standbys,
 		synchronous_commit => 'off');
 
 	# a page for each row

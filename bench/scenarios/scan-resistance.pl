@@ -58,9 +58,7 @@ sub throughput_case
 	my $node = make_primary(
 		$case->{server},
 		shared_buffers => $case->{size},
-		wal_level => 'minimal',
-		max_wal_senders => '0',
-		wal_keep_size => '0',
+		%without_standbys,
 		max_parallel_workers_per_gather => '0');
 	foreach my $factor (0.5, 2)
 	{
@@ -89,9 +87,7 @@ sub survival_case
 	my $node = make_primary(
 		$case->{server},
 		shared_buffers => $case->{size},
-		wal_level => 'minimal',
-		max_wal_senders => '0',
-		wal_keep_size => '0',
+		%without_standbys,
 		bgwriter_lru_maxpages => '0',
 		max_parallel_workers_per_gather => '0');
 	my $mb = megabytes($case->{size});

@@ -72,9 +72,7 @@ scenario 'shared-buffers-sizing' => (
 				shared_buffers => '256MB',
 				enable_hashjoin => 'off',
 				enable_mergejoin => 'off',
-				wal_level => 'minimal',
-				max_wal_senders => '0',
-				wal_keep_size => '0');
+				%without_standbys);
 			$node->safe_psql(
 				'postgres', qq{
 				CREATE EXTENSION pg_prewarm;

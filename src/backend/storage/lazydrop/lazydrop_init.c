@@ -105,7 +105,7 @@ LazyDropInit(void)
 							"Sets the maximum number of dropped relations and database directories whose buffers or files wait to be removed.",
 							NULL,
 							&lazydrop_max_pending,
-							16384, 16, 1024 * 1024,
+							16384, 1, 1024 * 1024,
 							PGC_POSTMASTER,
 							0,
 							NULL, NULL, NULL);

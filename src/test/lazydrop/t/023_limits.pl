@@ -223,15 +223,49 @@ is_intact('single-user mode');
 
 # As for any setting of the server's own, it does not start then.
 $node->stop;
-$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
+$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 0');
 ok(!$node->start(fail_ok => 1),
 	'a wrong value keeps the server from starting');
 like(
 	slurp_file($node->logfile),
-	qr/invalid value for parameter "lazydrop\.max_pending": "1"/,
+	qr/invalid value for parameter "lazydrop\.max_pending": "0"/,
 	'and the log says why');
-$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 16');
+
+# --- the smallest set that there can be --------------------------------------------------
+
+$node->append_conf('postgresql.conf',
+	"lazydrop.max_pending = 1\nmax_worker_processes = 8");
 $node->start;
+wait_for_stats($node, q{(s->>'worker_pid') IS NOT NULL});
+create_tables(22);
+$before = stats($node);
+my $most = 0;
+foreach my $i (1 .. 20)
+{
+	$node->safe_psql('postgres', "DROP TABLE t$i");
+	my $pending = stats($node)->{pending_relations};
+	$most = $pending if $most < $pending;
+}
+$after = stats($node);
+cmp_ok($most, '<=', 1, 'a set of one: never more than that is pending');
+is( $after->{buried_relations} -
+	  $before->{buried_relations} +
+	  $after->{sync_fallbacks} -
+	  $before->{sync_fallbacks},
+	20,
+	'each drop is buried or done at once');
+cmp_ok(
+	$after->{buried_relations},
+	'>',
+	$before->{buried_relations},
+	'and some are buried');
+$before = $after;
+$node->safe_psql('postgres', 'DROP TABLE t21, t22');
+is( stats($node)->{sync_fallbacks},
+	$before->{sync_fallbacks} + 2,
+	'two in one transaction never fit');
+is_intact('a set of one');
+wait_for_stats($node, q{(s->>'pending_relations')::int = 0});
 
 stop_with_clean_log($node, $offset);
 

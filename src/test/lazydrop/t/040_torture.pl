@@ -108,7 +108,7 @@ sub draw_settings
 		log_statement => 'ddl',
 		log_checkpoints => 'on',
 		'lazydrop.enabled' => draw('on', 'on', 'on', 'on', 'off'),
-		'lazydrop.max_pending' => draw(16, 16, 100, 1000, 16384, 100000),
+		'lazydrop.max_pending' => draw(1, 3, 16, 100, 1000, 16384, 100000),
 		'lazydrop.pass_delay' => draw(0, '50ms', '1s', '30s'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'));

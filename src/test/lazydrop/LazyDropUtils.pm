@@ -30,7 +30,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait wait_until relation_files add_segments need_injection_points
+  wait_for_wait wait_until minimum_recovery_point relation_files add_segments need_injection_points
   start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
   start_as manual_queries);
 
@@ -448,6 +448,24 @@ sub release
 		SELECT injection_points_detach('$point');
 		SELECT injection_points_wakeup('$point');");
 	return;
+}
+
+=pod
+
+=item minimum_recovery_point($node)
+
+The minimum recovery point of a standby, as its control file has it.
+
+=cut
+
+sub minimum_recovery_point
+{
+	my ($node) = @_;
+	my ($out, $err) =
+	  run_command([ 'pg_controldata', '--pgdata' => $node->data_dir ]);
+	$out =~ /Minimum recovery ending location: *([0-9A-F\/]+)/
+	  or croak "unexpected output of pg_controldata: $out$err";
+	return $1;
 }
 
 =pod

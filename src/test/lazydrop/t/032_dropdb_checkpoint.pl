@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -314,10 +314,7 @@ $primary->poll_query_until('postgres',
 	my ($record) =
 	  dbase_drop_records($primary, $start, $primary->lsn('flush'));
 	wait_for_wait($standby, 'lazydrop-buried', 'startup');
-	my ($control, $err) =
-	  run_command([ 'pg_controldata', $standby->data_dir ]);
-	my ($minimum) =
-	  $control =~ /Minimum recovery ending location: *([0-9A-F\/]+)/;
+	my $minimum = minimum_recovery_point($standby);
 	is( $primary->safe_psql(
 			'postgres',
 			"SELECT '$minimum'::pg_lsn > '$record->{lsn}'::pg_lsn"),

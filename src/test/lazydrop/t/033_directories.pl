@@ -11,7 +11,7 @@ use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats hold_at release wait_for_wait wait_until minimum_recovery_point relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
@@ -115,6 +115,40 @@ sub path_of
 		'DROP TABLESPACE right after its last database, without a checkpoint'
 	);
 	release_workers();
+}
+
+# Replay waits for the barrier that comes before the directory is removed.
+SKIP:
+{
+	skip 'no SIGSTOP on this platform', 1 if $windows_os;
+	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
+	$primary->wait_for_replay_catchup($standby);
+	my $session = $standby->background_psql('postgres');
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	kill('STOP', $pid) == 1 or die "could not stop $pid: $!";
+	my $start = $primary->lsn('insert');
+	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
+	wait_for_wait($standby, 'ProcSignalBarrier', 'startup');
+	my $minimum = minimum_recovery_point($standby);
+	kill('CONT', $pid);
+	$session->quit;
+
+	my ($dump, $err) = run_command(
+		[
+			'pg_waldump',
+			'--path' => $primary->data_dir . '/pg_wal',
+			'--rmgr' => 'Tablespace',
+			'--start' => $start,
+			'--end' => $primary->lsn('flush')
+		]);
+	my ($record) = $dump =~ m{lsn: ([0-9A-F]+/[0-9A-F]+), .* desc: DROP}
+	  or die "no record in: $dump$err";
+	is( $primary->safe_psql(
+			'postgres', "SELECT '$minimum'::pg_lsn > '$record'::pg_lsn"),
+		't',
+		'the minimum recovery point is past the record before the directory goes'
+	);
+	$primary->wait_for_replay_catchup($standby);
 }
 
 # --- copies of databases ----------------------------------------------------------------------

@@ -18,7 +18,9 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my ($primary, $standby) = start_quiet_pair('fsync' => 'on');
+my ($primary, $standby) = start_quiet_pair(
+	'fsync' => 'on',
+	'wal_keep_size' => '1GB');
 my @nodes = ($primary, $standby);
 
 sub run_on_primary
@@ -76,6 +78,26 @@ wait_for_nothing($primary);
 	$primary->restart;
 	is($primary->safe_psql('e', 'SELECT a FROM t'),
 		1, 'what it has created is there');
+}
+
+# Between two steps, the worker is in nobody's way.  What it was at is settled, the name
+# comes back, and another name has taken the entry by the time that it goes on.
+{
+	run_on_primary('CREATE DATABASE g');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'g'});
+	hold_at($primary, 'lazydrop-removal-step');
+	run_on_primary('DROP DATABASE g');
+	wait_for_wait($primary, 'lazydrop-removal-step', 'lazy drop worker');
+	run_on_primary("CREATE DATABASE g OID $oid");
+	$primary->safe_psql('g', 'CREATE TABLE t AS SELECT 1 AS a');
+	run_on_primary('CREATE TABLE x AS SELECT 1 AS a', 'DROP TABLE x');
+	is(stats($primary)->{pending_relations}, 1, 'another entry is pending');
+	release($primary, 'lazydrop-removal-step');
+	wait_for_nothing($primary);
+	$primary->restart;
+	is($primary->safe_psql('g', 'SELECT a FROM t'),
+		1, 'the worker leaves what has come back alone');
 }
 
 # --- promotion -----------------------------------------------------------------------------

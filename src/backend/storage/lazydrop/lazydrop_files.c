@@ -38,8 +38,10 @@
 #include "pgstat.h"
 #include "postmaster/bgwriter.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/injection_point.h"
@@ -548,11 +550,13 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 
 /*
  * A checkpoint does not keep others waiting: for room in the queue of sync requests,
- * or for its part in a barrier.
+ * for its part in a barrier, or, when the postmaster is dead, for a new one.
  */
 static bool
 CheckPointPause(uint64 bytes)
 {
+	if (IsUnderPostmaster && !PostmasterIsAlive())
+		proc_exit(1);
 	AbsorbSyncRequests();
 	if (ProcSignalBarrierPending)
 		ProcessProcSignalBarrier();

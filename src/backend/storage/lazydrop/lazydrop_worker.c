@@ -30,6 +30,7 @@
 #include "storage/latch.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
@@ -155,8 +156,12 @@ LookForWork(bool *buffers, bool *files)
 static void
 ProcessWorkerInterrupts(void)
 {
-	/* Status 1, because the postmaster would not restart us after 0. */
-	if (ShutdownRequestPending)
+	/*
+	 * Status 1, because the postmaster would not restart us after 0.  While
+	 * there is always something to remove, we do not sleep, and a new
+	 * postmaster must not wait for us.
+	 */
+	if (ShutdownRequestPending || !PostmasterIsAlive())
 		proc_exit(1);
 	if (ConfigReloadPending)
 	{

@@ -184,6 +184,33 @@ sub all_files
 	$node->start;
 }
 
+# At full speed the worker never sleeps; nevertheless it ends with the postmaster, and
+# does not keep another one from starting.
+SKIP:
+{
+	skip 'no SIGKILL on this platform', 3 if $windows_os;
+	my @paths = create_table('t');
+	add_segments($node, $paths[0], 1000, 1024 * MB);
+	hold_at($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', 'DROP TABLE t');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	my $stats = stats($node);
+	my $worker = $stats->{worker_pid};
+	my $postmaster = $node->{_pid};
+	release($node, 'lazydrop-removal');
+	wait_for_stats($node,
+		"(s->>'bytes_removed')::bigint > $stats->{bytes_removed}");
+	$node->kill9;
+	ok(wait_until(sub { !kill(0, $worker) && !kill(0, $postmaster) }),
+		'the worker ends with the postmaster');
+	cmp_ok(scalar(all_files(@paths)), '>', 10, 'in the middle of its work');
+
+	# others may take a while to end
+	ok(wait_until(sub { $node->start(fail_ok => 1) }),
+		'the server starts again');
+	wait_for_nothing($node);
+}
+
 # --- who cannot wait -------------------------------------------------------------------------
 
 {

@@ -1833,7 +1833,15 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 		LWLockRelease(&LazyDropCtl->lock);
 		if (added)
 			break;
-		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
+		if (SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false))
+			continue;
+
+		/* Whoever has stopped within a step keeps the entry. */
+		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
+										   LazyDropCtl->wait_event_reuse);
+		ConditionVariableCancelSleep();
+		(void) SettlePause(0);
 	}
 	FinishBurial(&locator, 1);
 	(void) SettleMatching(MatchesDatabase, &dboid, PG_UINT64_MAX, true, true);

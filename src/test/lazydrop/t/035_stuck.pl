@@ -29,6 +29,30 @@ sub run_on_primary
 	return;
 }
 
+# --- a set without room for anything else -------------------------------------------------
+
+# Replay of a copied database needs an entry for a moment.
+$standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
+$standby->restart;
+hold_at($standby, 'lazydrop-step');
+run_on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
+$primary->wait_for_replay_catchup($standby);
+wait_for_wait($standby, 'lazydrop-step', 'lazy drop worker');
+run_on_primary('CHECKPOINT');
+$primary->wait_for_replay_catchup($standby);
+$standby->safe_psql('postgres', 'CHECKPOINT');
+is(stats($standby)->{pending_files}, 0, 'nothing is left but the entry');
+run_on_primary('CREATE DATABASE copied STRATEGY file_copy');
+wait_for_wait($standby, 'LazyDropReuse', 'startup');
+pass('replay waits for room, and is not busy meanwhile');
+release($standby, 'lazydrop-step');
+$primary->wait_for_replay_catchup($standby);
+is($standby->safe_psql('copied', 'SELECT 1'), 1, 'and then goes on');
+$standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 16384');
+$standby->restart;
+
+# --- a table -----------------------------------------------------------------------------
+
 run_on_primary(q{CREATE TABLESPACE ts LOCATION ''},
 	'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a');
 my $path =

@@ -91,7 +91,10 @@ static int	njust_buried = 0;
 /* whether the removal of the database's directories that are dropped is deferred */
 static bool redo_deferred = false;
 
-/* how many relations this process has buried whose files it has not released yet */
+/*
+ * how many relations, or directories of a database, this process has buried whose
+ * files it has not released yet
+ */
 static int	nburying = 0;
 
 /* whether the last FlushBuffer of this process did not write */
@@ -968,9 +971,10 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 }
 
 /*
- * A transaction that has buried relations is aborted after all, as COMMIT PREPARED
- * may be when it runs out of memory.  As in stock, files may be left behind; but
- * nobody must wait for us to release them.
+ * A transaction that has buried relations, or a database, is aborted after all, as
+ * COMMIT PREPARED and DROP DATABASE may be when they run out of memory.  Files may be
+ * left behind, those of a database until it is dropped again; but nobody must wait for
+ * us to release them.
  */
 void
 LazyDropXactCallback(XactEvent event, void *arg)
@@ -1201,6 +1205,8 @@ LazyDropDropDatabase(Oid dboid)
 	if (MayBury(1))
 		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
 	dirs.deferred = buried && files != LAZYDROP_FILES_NONE;
+	if (dirs.deferred)
+		nburying = dirs.n;
 	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
 
 	if (buried)
@@ -1214,6 +1220,7 @@ LazyDropDropDatabase(Oid dboid)
 	ForgetDatabaseSyncRequests(dboid);
 	if (dirs.deferred)
 		AdvanceFiles(dirs.locators, dirs.n, LAZYDROP_FILES_FORGOTTEN);
+	nburying = 0;
 
 	PG_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
 	{

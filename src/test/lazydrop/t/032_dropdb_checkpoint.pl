@@ -328,6 +328,36 @@ $primary->poll_query_until('postgres',
 		[], 'then the directory goes');
 }
 
+# --- a failure before the directories can go ---------------------------------------------------
+
+{
+	my $oid = create_database();
+	my $session = $primary->background_psql('postgres', on_error_stop => 0);
+	$primary->safe_psql('postgres',
+		q{SELECT injection_points_attach('lazydrop-buried', 'error')});
+	$session->query('DROP DATABASE d');
+	like(
+		$session->{stderr},
+		qr/error triggered for injection point lazydrop-buried/,
+		'DROP DATABASE fails after its record');
+	$session->{stderr} = '';
+	$primary->safe_psql('postgres',
+		q{SELECT injection_points_detach('lazydrop-buried')});
+	is( $primary->psql(
+			'postgres', "SET statement_timeout = '20s';\nCHECKPOINT;"),
+		0,
+		'a checkpoint does not wait for that session');
+	wait_for_nothing($primary);
+	cmp_ok(scalar(database_directories($primary, $oid)),
+		'>', 0, 'the directory is still there');
+	$session->query_safe('DROP DATABASE d');
+	$session->quit;
+	wait_for_nothing($primary);
+	is_deeply([ database_directories($primary, $oid) ],
+		[], 'and goes when the database is dropped again');
+	$primary->wait_for_replay_catchup($standby);
+}
+
 stop_with_clean_log($primary);
 stop_with_clean_log($standby);
 

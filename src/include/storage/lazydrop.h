@@ -33,6 +33,8 @@ extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels,
 extern void LazyDropOmitBuried(SMgrRelation **rels, int *nrels);
 extern bool LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo);
 extern bool LazyDropDropDatabase(Oid dboid);
+extern void LazyDropDirectoryLogged(Oid dboid);
+extern void LazyDropRelmapLogged(Oid dboid);
 extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,
 									 const Oid *tablespaces, XLogRecPtr lsn);
 extern bool LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,

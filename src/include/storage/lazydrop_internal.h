@@ -115,6 +115,9 @@ typedef union LazyDropAnnouncementPadded
 	char		pad[PG_CACHE_LINE_SIZE];
 } LazyDropAnnouncementPadded;
 
+/* Databases share these slots; a power of two. */
+#define LAZYDROP_RELMAP_SLOTS	64
+
 typedef struct LazyDropShared
 {
 	/*
@@ -178,6 +181,15 @@ typedef struct LazyDropShared
 	 */
 	pg_atomic_uint64 absorptions;
 	ConditionVariable absorbed_cv;
+
+	/*
+	 * For rule R11: the last record of a relation map that replay might meet
+	 * before one that makes the database's directory, by database OID, some
+	 * of them together; and the end of what was replayed when we started, or
+	 * 0
+	 */
+	pg_atomic_uint64 relmap_records[LAZYDROP_RELMAP_SLOTS];
+	XLogRecPtr	replayed_upto;
 
 	/* broadcast when something about an entry has been done or given up */
 	ConditionVariable settled_cv;

@@ -33,7 +33,9 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xloginsert.h"
+#include "access/xlogrecovery.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_tablespace_d.h"
 #include "commands/dbcommands_xlog.h"
@@ -96,6 +98,10 @@ static bool redo_deferred = false;
  * files it has not released yet
  */
 static int	nburying = 0;
+
+/* the database that this process creates, and its first record, for rule R11 */
+static Oid	created_dboid = InvalidOid;
+static XLogRecPtr created_lsn;
 
 /* whether the last FlushBuffer of this process did not write */
 static bool write_was_skipped = false;
@@ -1094,6 +1100,71 @@ LogDatabaseDrop(Oid dboid, const RelFileLocator *directories, int n)
 }
 
 /*
+ * Called right after the record that creates the directory of a new database, when
+ * there is one.
+ */
+void
+LazyDropDirectoryLogged(Oid dboid)
+{
+	created_dboid = dboid;
+	created_lsn = ProcLastRecPtr;
+	INJECTION_POINT("lazydrop-directory-logged", NULL);
+}
+
+static pg_atomic_uint64 *
+RelmapRecord(Oid dboid)
+{
+	return &LazyDropCtl->relmap_records[dboid & (LAZYDROP_RELMAP_SLOTS - 1)];
+}
+
+/*
+ * Called right after a record of a relation map, by the process that has inserted it,
+ * in a critical section: notes it for DROP DATABASE (rule R11), unless it is that of a
+ * new database and replay meets the record that creates the directory, too.
+ */
+void
+LazyDropRelmapLogged(Oid dboid)
+{
+	XLogRecPtr	lsn = ProcLastRecPtr;
+	pg_atomic_uint64 *record;
+	uint64		old;
+	bool		replay_creates;
+
+	if (LazyDropCtl == NULL || !OidIsValid(dboid))
+		return;
+
+	/*
+	 * To insert the record, we have brought our copy of the redo pointer up
+	 * to date.  A redo pointer that is newer than both records does no harm.
+	 */
+	replay_creates = dboid == created_dboid && GetRedoRecPtr() <= created_lsn;
+	created_dboid = InvalidOid;
+	if (replay_creates)
+		return;
+
+	record = RelmapRecord(dboid);
+	old = pg_atomic_read_u64(record);
+	while (old < lsn && !pg_atomic_compare_exchange_u64(record, &old, lsn))
+		;
+}
+
+/*
+ * Whether replay, if the server crashed now, might begin between what creates the
+ * directory of a database and a record of its relation map (rule R11).  Nobody uses
+ * the database.
+ */
+static bool
+ReplayNeedsDirectory(Oid dboid)
+{
+	XLogRecPtr	redo;
+	TimeLineID	tli;
+
+	GetOldestRestartPoint(&redo, &tli);
+	return pg_atomic_read_u64(RelmapRecord(dboid)) >= redo ||
+		LazyDropCtl->replayed_upto > redo;
+}
+
+/*
  * Called by the checkpointer when it has taken note of the requests that were in the
  * queue when it began to absorb them.
  */
@@ -1173,6 +1244,9 @@ DirectoriesOnExit(int code, Datum arg)
  * burial, no checkpoint may begin, or it could complete without having seen that
  * there are files to remove whose record will not be replayed.
  *
+ * What replay does not forgive is a relation map whose directory is missing.  When it
+ * might meet one, which is rare, there is a checkpoint after all.
+ *
  * From the record on, the directories are gone, on standbys as well.  We cannot be
  * interrupted until they can be removed, and when we are after that, they are all the
  * same; the transaction is rolled back then, and leaves an invalid database, which can
@@ -1190,6 +1264,14 @@ LazyDropDropDatabase(Oid dboid)
 
 	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
 		return false;
+	if (ReplayNeedsDirectory(dboid))
+	{
+		/* as stock, so that what is wrong with its files is no obstacle */
+		DropDatabaseBuffers(dboid);
+		ForgetDatabaseSyncRequests(dboid);
+		RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE |
+						  CHECKPOINT_WAIT);
+	}
 
 	locators = DatabaseDirectories(dboid, &nlocators, &dirs.n);
 	dirs.locators = palloc_array(RelFileLocator, Max(dirs.n, 1));
@@ -1217,7 +1299,14 @@ LazyDropDropDatabase(Oid dboid)
 	}
 	else
 		DropDatabaseBuffers(dboid);
+
+	/*
+	 * When there is no room for the request, it is not compacted in a
+	 * critical section, which takes memory, but waited for.
+	 */
+	START_CRIT_SECTION();
 	ForgetDatabaseSyncRequests(dboid);
+	END_CRIT_SECTION();
 	if (dirs.deferred)
 		AdvanceFiles(dirs.locators, dirs.n, LAZYDROP_FILES_FORGOTTEN);
 	nburying = 0;
@@ -1665,13 +1754,16 @@ LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn)
 }
 
 /*
- * Settle everything that is pending now, at the end of recovery.  No barrier: a name
- * that lives by now came back, if ever, when it was created, and promotion should
- * not wait for whoever is slow to take part in a barrier.
+ * Settle everything that is pending now, at the end of recovery, and note how far
+ * that has come (rule R11).  No barrier: a name that lives by now came back, if ever,
+ * when it was created, and promotion should not wait for whoever is slow to take part
+ * in a barrier.
  */
 void
 LazyDropSettleAll(void)
 {
+	if (LazyDropCtl != NULL)
+		LazyDropCtl->replayed_upto = GetXLogReplayRecPtr(NULL);
 	if (!LazyDropNothingPending())
 		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
 }

@@ -257,6 +257,8 @@ LazyDropShmemInit(void)
 	ConditionVariableInit(&LazyDropCtl->settled_cv);
 	pg_atomic_init_u64(&LazyDropCtl->absorptions, 0);
 	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
+	for (int i = 0; i < LAZYDROP_RELMAP_SLOTS; i++)
+		pg_atomic_init_u64(&LazyDropCtl->relmap_records[i], 0);
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();
 	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
 	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);

@@ -111,6 +111,8 @@ is_intact('a large database');
 $node->safe_psql('postgres', 'CREATE DATABASE d');
 $node->safe_psql('d',
 	'CREATE TABLE t TABLESPACE ts1 AS SELECT generate_series(1, 1000) AS a');
+# so that it begins with a checkpoint
+$node->safe_psql('d', 'VACUUM FULL pg_class');
 my $lost = $node->data_dir . '/'
   . $node->safe_psql('d', q{SELECT pg_relation_filepath('t')}) =~ s{/\d+$}{}r;
 rmtree($lost);

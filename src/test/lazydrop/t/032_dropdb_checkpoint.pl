@@ -19,7 +19,8 @@ need_injection_points();
 my ($primary, $standby) = start_quiet_pair(
 	'fsync' => 'on',
 	'lazydrop.max_pending' => '16',
-	'log_checkpoints' => 'on');
+	'log_checkpoints' => 'on',
+	'wal_keep_size' => '1GB');
 
 # A database "d" with dirty pages.  Returns its OID.
 sub create_database
@@ -34,8 +35,8 @@ sub create_database
 
 sub count_checkpoints
 {
-	my ($offset) = @_;
-	my $log = slurp_file($primary->logfile, $offset);
+	my ($offset, $node) = @_;
+	my $log = slurp_file(($node // $primary)->logfile, $offset);
 	return scalar(() = $log =~ /checkpoint starting/g);
 }
 
@@ -344,7 +345,9 @@ $primary->poll_query_until('postgres',
 	$primary->safe_psql('postgres',
 		q{SELECT injection_points_detach('lazydrop-buried')});
 	is( $primary->psql(
-			'postgres', "SET statement_timeout = '20s';\nCHECKPOINT;"),
+			'postgres',
+			"SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s';\nCHECKPOINT;"
+		),
 		0,
 		'a checkpoint does not wait for that session');
 	wait_for_nothing($primary);
@@ -357,6 +360,81 @@ $primary->poll_query_until('postgres',
 		[], 'and goes when the database is dropped again');
 	$primary->wait_for_replay_catchup($standby);
 }
+
+# --- a relation map ------------------------------------------------------------------------------
+
+# Replay of its record wants the directory to be there.
+
+# Drops the database, with so many checkpoints, and crashes.
+sub drop_and_crash
+{
+	my ($expected, $what, $node) = @_;
+	$node //= $primary;
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my $offset = -s $node->logfile;
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	is(count_checkpoints($offset, $node),
+		$expected, "$what: so many checkpoints");
+	wait_for_nothing($node);
+	$node->stop('immediate');
+	ok($node->start(fail_ok => 1), "$what: the server recovers")
+	  or die 'the server does not recover';
+	is_deeply([ database_directories($node, $oid) ],
+		[], "$what: nothing is left");
+	return;
+}
+
+sub rewrite_mapped_index
+{
+	my ($before_commit, $after_commit) = @_;
+	create_database();
+	my $session = $primary->background_psql('d');
+	$session->query_safe('BEGIN');
+	$session->query_safe('REINDEX INDEX pg_class_oid_index');
+	$before_commit->() if $before_commit;
+	$session->query_safe('COMMIT');
+	$session->quit;
+	$after_commit->() if $after_commit;
+	return;
+}
+
+my $checkpoint = sub { $primary->safe_psql('postgres', 'CHECKPOINT') };
+rewrite_mapped_index($checkpoint);
+drop_and_crash(1, 'a checkpoint before the relation map changes');
+
+rewrite_mapped_index(undef, $checkpoint);
+drop_and_crash(0, 'a checkpoint after that');
+
+create_database();
+drop_and_crash(0, 'a new database');
+
+{
+	hold_at($primary, 'lazydrop-directory-logged');
+	my $session = $primary->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nCREATE DATABASE d;\n");
+	wait_for_wait($primary, 'lazydrop-directory-logged', 'client backend');
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	release($primary, 'lazydrop-directory-logged');
+	$session->quit;
+	drop_and_crash(1, 'a checkpoint while a database is created');
+}
+
+# After a promotion, replay may begin at the last restartpoint.  The checkpoint that
+# follows has much to write, and takes its time.
+rewrite_mapped_index(
+	sub {
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+	});
+$primary->safe_psql('postgres',
+	'CREATE TABLE dirty AS SELECT generate_series(1, 100000) AS a');
+$primary->wait_for_replay_catchup($standby);
+my $offset = -s $standby->logfile;
+$standby->promote;
+$standby->wait_for_log(qr/checkpoint starting: force/, $offset);
+drop_and_crash(1, 'a new primary', $standby);
 
 stop_with_clean_log($primary);
 stop_with_clean_log($standby);

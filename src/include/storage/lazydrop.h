@@ -61,7 +61,6 @@ extern void LazyDropCheckPoint(void);
 extern void LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn);
 extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropFreeSpace(int error);
-extern int64 LazyDropOmitPending(int64 size, Oid spcoid, Oid dboid);
 
 /* the checkpointer, when it has taken note of what was sent to it */
 extern void LazyDropRequestsAbsorbed(void);
@@ -70,7 +69,6 @@ extern void LazyDropRequestsAbsorbed(void);
 extern void LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum,
 								  int nforks, const BlockNumber *old_nblocks);
 extern BlockNumber LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum);
-extern void LazyDropEndTruncate(SMgrRelation reln, const ForkNumber *forknum,
-								int nforks, const BlockNumber *nblocks);
+extern void LazyDropEndTruncate(void);
 
 #endif							/* LAZYDROP_H */

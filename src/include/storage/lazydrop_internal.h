@@ -185,11 +185,9 @@ typedef struct LazyDropShared
 	/*
 	 * For rule R11: the last record of a relation map that replay might meet
 	 * before one that makes the database's directory, by database OID, some
-	 * of them together; and the end of what was replayed when we started, or
-	 * 0
+	 * of them together
 	 */
 	pg_atomic_uint64 relmap_records[LAZYDROP_RELMAP_SLOTS];
-	XLogRecPtr	replayed_upto;
 
 	/* broadcast when something about an entry has been done or given up */
 	ConditionVariable settled_cv;
@@ -264,10 +262,9 @@ extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg, bool no_oom);
 
 /* lazydrop_files.c */
-extern int	LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes,
-							 uint64 first_serial, uint64 last_serial,
-							 LazyDropMatch matches, const void *arg,
-							 LazyDropJob *jobs, int njobs);
+extern int	LazyDropFindJobs(LazyDropFiles least, uint64 first_serial,
+							 uint64 last_serial, LazyDropMatch matches,
+							 const void *arg, LazyDropJob *jobs, int njobs);
 extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
 extern void LazyDropRemoveDirectory(Oid spcoid, Oid dboid);
 

@@ -49,7 +49,6 @@
 #include "storage/aio_subsys.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
-#include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
@@ -76,9 +75,6 @@
 
 /* How many entries are deleted before the lock is let go for a moment. */
 #define DELETE_BATCH			256
-
-/* What a dropper that finds the set full removes for others, in bytes. */
-#define SMALL_RELATION			(16 * 1024 * 1024)
 
 /* Below that many drops, comparing one by one is cheaper than bsearch. */
 #define BSEARCH_THRESHOLD		8
@@ -676,28 +672,16 @@ HasRoom(int n)
 }
 
 /*
- * Make room for n entries in a full set: settle what nobody owns, or has owned for
- * so long that its owner must be stuck.  We may be at the end of a transaction,
- * where running out of memory must not be an error; then there is no room.
- *
- * Small files of others are removed as well, one relation for each of our own: that
- * is the work that stock has us do.  Large ones would keep us here for long.
+ * Make room in a full set: settle what nobody owns, or has owned for so long that
+ * its owner must be stuck.  We may be at the end of a transaction, where running
+ * out of memory must not be an error; then there is no room.
  */
 static void
-MakeRoom(int n)
+MakeRoom(void)
 {
-	LazyDropJob job;
-
 	if (!LazyDropNothingBuried())
 		(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
 							NULL, NULL, true);
-	for (int i = 0; i < n && !HasRoom(n); i++)
-	{
-		if (LazyDropFindJobs(LAZYDROP_FILES_READY, SMALL_RELATION, 0,
-							 PG_UINT64_MAX, NULL, NULL, &job, 1) == 0)
-			break;
-		LazyDropRemoveFiles(&job, NULL);
-	}
 }
 
 /*
@@ -720,7 +704,7 @@ AddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 	if (n > LazyDropCtl->capacity)
 		return false;
 	if (!HasRoom(n))
-		MakeRoom(n);
+		MakeRoom();
 
 	now = LazyDropNow();
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
@@ -1151,7 +1135,8 @@ LazyDropRelmapLogged(Oid dboid)
 /*
  * Whether replay, if the server crashed now, might begin between what creates the
  * directory of a database and a record of its relation map (rule R11).  Nobody uses
- * the database.
+ * the database.  (What has been replayed is where recovery ended, or 0 when there was
+ * none.)
  */
 static bool
 ReplayNeedsDirectory(Oid dboid)
@@ -1161,7 +1146,7 @@ ReplayNeedsDirectory(Oid dboid)
 
 	GetOldestRestartPoint(&redo, &tli);
 	return pg_atomic_read_u64(RelmapRecord(dboid)) >= redo ||
-		LazyDropCtl->replayed_upto > redo;
+		GetXLogReplayRecPtr(NULL) > redo;
 }
 
 /*
@@ -1604,9 +1589,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 		 * Files are removed by whoever needs them gone, at full speed.  What
 		 * matches is found by looking at all entries, so not for each anew.
 		 */
-		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
-								 last_serial, matches, arg, jobs,
-								 lengthof(jobs));
+		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, 0, last_serial,
+								 matches, arg, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
 			LazyDropRemoveFiles(&jobs[i], SettlePause);
 		if (njobs > 0)
@@ -1754,36 +1738,23 @@ LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn)
 }
 
 /*
- * Settle everything that is pending now, at the end of recovery, and note how far
- * that has come (rule R11).  No barrier: a name that lives by now came back, if ever,
- * when it was created, and promotion should not wait for whoever is slow to take part
- * in a barrier.
+ * Settle everything that is pending now, at the end of recovery.  No barrier: a name
+ * that lives by now came back, if ever, when it was created, and promotion should not
+ * wait for whoever is slow to take part in a barrier.
  */
 void
 LazyDropSettleAll(void)
 {
-	if (LazyDropCtl != NULL)
-		LazyDropCtl->replayed_upto = GetXLogReplayRecPtr(NULL);
 	if (!LazyDropNothingPending())
 		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
-}
-
-/* when the drain of this process runs out of time, or PG_INT64_MAX */
-static int64 drain_deadline_ns;
-
-static bool
-DrainPause(uint64 bytes)
-{
-	CHECK_FOR_INTERRUPTS();
-	return LazyDropNow() < drain_deadline_ns;
 }
 
 /*
  * Wait until all that is pending now is done: its buffers are invalidated and its
  * files removed.  The worker is asked not to wait for lazydrop.pass_delay; without one,
- * the caller does what there is to do (rule R6).  Returns false when "timeout_ms"
- * milliseconds were not enough; less than zero is no limit.  Can be cancelled.  Either
- * way what has been asked of the worker stays asked.
+ * others may do it (rule R6).  Returns false when "timeout_ms" milliseconds were not
+ * enough; less than zero is no limit.  Can be cancelled.  Either way what has been
+ * asked of the worker stays asked.
  *
  * The caller holds no LWLock.
  */
@@ -1791,12 +1762,11 @@ bool
 LazyDropDrain(int64 timeout_ms)
 {
 	int64		now = LazyDropNow();
+	int64		deadline = PG_INT64_MAX;
 	uint64		last_serial;
 
-	if (timeout_ms < 0 || timeout_ms > (PG_INT64_MAX - now) / 1000000)
-		drain_deadline_ns = PG_INT64_MAX;
-	else
-		drain_deadline_ns = now + timeout_ms * 1000000;
+	if (timeout_ms >= 0 && timeout_ms <= (PG_INT64_MAX - now) / 1000000)
+		deadline = now + timeout_ms * 1000000;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	last_serial = LazyDropCtl->last_serial;
@@ -1807,8 +1777,6 @@ LazyDropDrain(int64 timeout_ms)
 	for (;;)
 	{
 		bool		found = false;
-		long		nap = 1000;
-		int64		now_ns;
 		dlist_iter	iter;
 
 		/* before the look, so that what is done after it wakes us */
@@ -1827,36 +1795,15 @@ LazyDropDrain(int64 timeout_ms)
 		LWLockRelease(&LazyDropCtl->lock);
 		if (!found)
 			break;
-		now_ns = LazyDropNow();
-		if (now_ns >= drain_deadline_ns)
+		now = LazyDropNow();
+		if (now >= deadline)
 		{
 			ConditionVariableCancelSleep();
 			return false;
 		}
 
-		if (!LazyDropHaveWorker())
-		{
-			LazyDropJob job;
-			bool		progress;
-
-			ConditionVariableCancelSleep();
-			progress = LazyDropPass(0, NULL, NULL, false);
-			if (LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
-								 PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
-			{
-				LazyDropRemoveFiles(&job, DrainPause);
-				progress = true;
-			}
-			CHECK_FOR_INTERRUPTS();
-			if (progress)
-				continue;
-
-			/* what is left is in the hands of others; look more often */
-			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
-			nap = 100;
-		}
-		nap = Min(nap, (drain_deadline_ns - now_ns) / 1000000 + 1);
-		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, nap,
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv,
+										   Min(1000, (deadline - now) / 1000000 + 1),
 										   LazyDropCtl->wait_event_drain);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -1988,40 +1935,10 @@ LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum)
 }
 
 /*
- * The buffers have been dropped.  With assertions, verify that by looking at all
- * of them.  A buffer that is not valid may be left by an extension that failed;
- * nobody writes it.  Nor a clean empty page, which zero_damaged_pages makes.
+ * The buffers have been dropped.
  */
 void
-LazyDropEndTruncate(SMgrRelation reln, const ForkNumber *forknum, int nforks,
-					const BlockNumber *nblocks)
+LazyDropEndTruncate(void)
 {
-#ifdef USE_ASSERT_CHECKING
-	if (truncating)
-	{
-		for (int i = 0; i < NBuffers; i++)
-		{
-			BufferDesc *buf = GetBufferDescriptor(i);
-			BufferTag	tag;
-			uint32		state;
-
-			if (!BufTagMatchesRelFileLocator(&buf->tag,
-											 &reln->smgr_rlocator.locator))
-				continue;
-			state = LockBufHdr(buf);
-			tag = buf->tag;
-			UnlockBufHdr(buf, state);
-			if (!BufTagMatchesRelFileLocator(&tag,
-											 &reln->smgr_rlocator.locator))
-				continue;
-			for (int j = 0; j < nforks; j++)
-				Assert(BufTagGetForkNum(&tag) != forknum[j] ||
-					   tag.blockNum < nblocks[j] ||
-					   !(state & BM_VALID) ||
-					   (!(state & BM_DIRTY) &&
-						PageIsNew(BufferGetPage(BufferDescriptorGetBuffer(buf)))));
-		}
-	}
-#endif
 	truncating = false;
 }

@@ -15,8 +15,8 @@
  * steps, the entry is deleted, the name comes back, and it wakes up and goes on
  * (R5).  So an entry is not deleted while somebody is in a step, and a step begins
  * with a look whether the entry is still the same.  A step is a system call or
- * two (or the removal of a subdirectory that is not ours); no lock is held over it but
- * that mark, so that nobody else ever waits for the disk because of it.
+ * two; no lock is held over it but that mark, so that nobody else ever waits for the
+ * disk because of it.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -82,13 +82,12 @@ static int	complaint_level = WARNING;
 
 /*
  * Find entries whose files are to be removed, the oldest ones first: those that are at
- * least in the given state, take at most max_bytes, have a serial number from
- * first_serial to last_serial, and match, if "matches" is given.  Returns how many there
- * are, up to njobs.
+ * least in the given state, have a serial number from first_serial to last_serial, and
+ * match, if "matches" is given.  Returns how many there are, up to njobs.
  */
 int
-LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
-				 uint64 last_serial, LazyDropMatch matches, const void *arg,
+LazyDropFindJobs(LazyDropFiles least, uint64 first_serial, uint64 last_serial,
+				 LazyDropMatch matches, const void *arg,
 				 LazyDropJob *jobs, int njobs)
 {
 	int			found = 0;
@@ -103,12 +102,6 @@ LazyDropFindJobs(LazyDropFiles least, uint64 max_bytes, uint64 first_serial,
 		if (entry->files < least || entry->serial < first_serial ||
 			entry->serial > last_serial ||
 			(matches != NULL && !matches(&entry->locator, arg)))
-			continue;
-
-		/* how much is in a directory is not known */
-		if (max_bytes != PG_UINT64_MAX &&
-			(entry->bytes > max_bytes ||
-			 !RelFileNumberIsValid(entry->locator.relNumber)))
 			continue;
 
 		jobs[found].entry = entry;
@@ -158,9 +151,13 @@ EndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 	/* unless it has been buried once more */
 	if (entry->serial == job->serial)
 	{
-		/* Others may have seen the same bytes go. */
-		bytes = Min(bytes, entry->bytes);
-		entry->bytes -= bytes;
+		/*
+		 * Others may have seen the same bytes go.  How much is in a directory
+		 * is not known.
+		 */
+		if (RelFileNumberIsValid(entry->locator.relNumber))
+			bytes = Min(bytes, entry->bytes);
+		entry->bytes -= Min(bytes, entry->bytes);
 		entry->nfiles -= Min(nfiles, entry->nfiles);
 		pg_atomic_fetch_add_u64(&LazyDropCtl->files_removed, nfiles);
 		pg_atomic_fetch_add_u64(&LazyDropCtl->bytes_removed, bytes);
@@ -350,68 +347,9 @@ RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause)
  */
 
 /*
- * Remember how much these files of a directory are, unless that is known.
- */
-static void
-MeasureDirectory(const LazyDropJob *job, const List *files)
-{
-	int			nfiles = 0;
-	uint64		bytes = 0;
-
-	foreach_ptr(char, file, files)
-	{
-		struct stat st;
-
-		if (lstat(file, &st) == 0)
-		{
-			nfiles++;
-			bytes += st.st_size;
-		}
-	}
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	if (job->entry->serial == job->serial && job->entry->nfiles == 0)
-	{
-		job->entry->nfiles = nfiles;
-		job->entry->bytes = bytes;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-}
-
-/*
- * Remove what is not ours, in one step, so that it is not of a database that has been
- * created meanwhile (rule R5).  Returns false when there is nothing left to do for this
- * job.
- */
-static bool
-RemoveSubdirectory(const LazyDropJob *job, const char *path, bool *failed)
-{
-	if (!BeginStep(job))
-		return false;
-
-	/*
-	 * There may be no memory, or too many directories open.  A warning must
-	 * not let us be terminated.
-	 */
-	HOLD_INTERRUPTS();
-	PG_TRY();
-	{
-		*failed = !rmtree(path, true);
-	}
-	PG_CATCH();
-	{
-		EndStep(job, 0, 0, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	RESUME_INTERRUPTS();
-	EndStep(job, 0, 0, false);
-	return true;
-}
-
-/*
- * Remove a database's directory and all that is in it, as rmtree does.  Returns
- * false when we are to stop.
+ * Remove a database's directory and the files in it.  There are no directories in it,
+ * unless somebody has made them; then it stays, with them.  Returns false when we are
+ * to stop.
  */
 static bool
 RemoveDirectory(const LazyDropJob *job, LazyDropPause pause)
@@ -449,22 +387,12 @@ RemoveDirectory(const LazyDropJob *job, LazyDropPause pause)
 		FreeDir(dir);
 	}
 
-	MeasureDirectory(job, names);
 	foreach_ptr(char, file, names)
 	{
 		bool		failed = false;
 
-		if (lstat(file, &st) < 0)
+		if (lstat(file, &st) < 0 || S_ISDIR(st.st_mode))
 			continue;
-		if (S_ISDIR(st.st_mode))
-		{
-			/* There are none, unless somebody has made them. */
-			go_on = RemoveSubdirectory(job, file, &failed);
-			any_failed |= failed;
-			if (!go_on)
-				break;
-			continue;
-		}
 
 		/* As rmtree, leave alone what a link leads to, or has in common. */
 		if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
@@ -618,8 +546,8 @@ LazyDropCheckPoint(void)
 	{
 		LazyDropJob job;
 
-		if (LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX, 0,
-							 last_serial, NULL, NULL, &job, 1) > 0)
+		if (LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, 0, last_serial,
+							 NULL, NULL, &job, 1) > 0)
 		{
 			waited = true;
 			LazyDropRemoveFiles(&job, CheckPointPause);
@@ -731,9 +659,8 @@ LazyDropFreeSpace(int error)
 
 		/* until one has something */
 		while (freed_bytes == 0 && !LazyDropNothingPending() &&
-			   LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, PG_UINT64_MAX,
-								tried + 1, PG_UINT64_MAX, NULL, NULL,
-								&job, 1) > 0)
+			   LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, tried + 1,
+								PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
 		{
 			if (RelFileNumberIsValid(job.locator.relNumber))
 				LazyDropRemoveFiles(&job, FreeSpacePause);
@@ -750,30 +677,4 @@ LazyDropFreeSpace(int error)
 	}
 	errno = error;
 	return freed;
-}
-
-/*
- * What a tablespace or a database takes, in bytes, without the files that have been
- * dropped and are still there, as far as it is known how large they are.  InvalidOid
- * is any tablespace, or any database.
- */
-int64
-LazyDropOmitPending(int64 size, Oid spcoid, Oid dboid)
-{
-	dlist_iter	iter;
-
-	if (LazyDropNothingPending())
-		return size;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->removals)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
-
-		if ((!OidIsValid(spcoid) || entry->locator.spcOid == spcoid) &&
-			(!OidIsValid(dboid) || entry->locator.dbOid == dboid))
-			size -= entry->bytes;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	return Max(size, 0);
 }

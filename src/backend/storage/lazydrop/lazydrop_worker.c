@@ -253,8 +253,8 @@ RemoveFilesOfAll(void)
 	pgstat_report_activity(STATE_RUNNING,
 						   "removing files of dropped relations");
 	INJECTION_POINT("lazydrop-removal", NULL);
-	while (LazyDropFindJobs(LAZYDROP_FILES_READY, PG_UINT64_MAX, 0,
-							PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
+	while (LazyDropFindJobs(LAZYDROP_FILES_READY, 0, PG_UINT64_MAX,
+							NULL, NULL, &job, 1) > 0)
 		LazyDropRemoveFiles(&job, WorkerPause);
 	INJECTION_POINT("lazydrop-removal-end", NULL);
 }

@@ -2,8 +2,7 @@
 
 # A relation that is truncated in part lives on, so it is not buried; the blocks
 # that go are looked up (rule R12).  None of them may stay: the relation grows
-# again, and then the pages that were given back must be empty.  (With assertions,
-# the server looks at all headers after each such truncation.)
+# again, and then the pages that were given back must be empty.
 
 use strict;
 use warnings FATAL => 'all';

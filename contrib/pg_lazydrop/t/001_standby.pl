@@ -326,7 +326,7 @@ is( $standby->safe_psql(
 $number = drop_table();
 is(pending($standby), "$number|relation|f|t",
 	'buffers are pending all the same');
-(undef, undef, $stderr) =
+my (undef, undef, $stderr) =
   $standby->psql('postgres', q{SELECT pg_lazydrop_drain('100 ms')});
 like(
 	$stderr,

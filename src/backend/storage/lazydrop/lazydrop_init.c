@@ -4,7 +4,8 @@
  *	  Settings and shared memory of the lazy drop.
  *
  * The settings are custom ones: their names have a dot, so that a postgresql.conf
- * with them also starts a stock server.
+ * with them also starts a stock server.  As an extension's, one with a value that is
+ * not allowed is warned of when the server starts, and has its default.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -23,7 +24,6 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
-#include "utils/guc_tables.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -37,51 +37,6 @@ bool		lazydrop_defer_files = true;
 int			lazydrop_removal_rate = 0;
 static char *lazydrop_stats;
 
-/* those of our settings that may stand in postgresql.conf */
-static const char *const setting_names[] = {
-	"lazydrop.enabled",
-	"lazydrop.max_pending",
-	"lazydrop.pass_delay",
-	"lazydrop.log_passes",
-	"lazydrop.defer_files",
-	"lazydrop.removal_rate",
-};
-
-/*
- * Remember the values that have been read for settings that are not defined yet.
- */
-static void
-GetPlaceholders(char **values)
-{
-	for (int i = 0; i < lengthof(setting_names); i++)
-	{
-		const char *value = GetConfigOption(setting_names[i], true, false);
-
-		values[i] = value == NULL ? NULL : pstrdup(value);
-	}
-}
-
-/*
- * Fail if one of them was refused when the setting was defined, that is, if the
- * setting is still at its default.  For an extension's setting there is only a
- * warning then, but a wrong value of a server's own keeps it from starting.
- */
-static void
-CheckPlaceholders(char **values)
-{
-	for (int i = 0; i < lengthof(setting_names); i++)
-	{
-		if (values[i] == NULL)
-			continue;
-		if (find_option(setting_names[i], false, false, FATAL)->source == PGC_S_DEFAULT)
-			ereport(FATAL,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid value for parameter \"%s\": \"%s\"",
-							setting_names[i], values[i])));
-		pfree(values[i]);
-	}
-}
-
 /*
  * Define the settings and register the worker.  Called where libraries of
  * shared_preload_libraries do the same, and after them.
@@ -89,9 +44,6 @@ CheckPlaceholders(char **values)
 void
 LazyDropInit(void)
 {
-	char	   *values[lengthof(setting_names)];
-
-	GetPlaceholders(values);
 	DefineCustomBoolVariable("lazydrop.enabled",
 							 "Invalidates the buffers of what is dropped in the background.",
 							 "When off, what is dropped from then on is invalidated at once.",
@@ -157,7 +109,6 @@ LazyDropInit(void)
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, LazyDropShowStats);
 
-	CheckPlaceholders(values);
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropXactCallback, NULL);
 	LazyDropPublishRoutines();

@@ -48,8 +48,7 @@ extern void LazyDropEndWrite(void);
 extern bool LazyDropWriteWasSkipped(void);
 
 /* whoever creates or chooses names */
-extern void LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum,
-								   bool isRedo);
+extern void LazyDropSettleRelation(SMgrRelation reln);
 extern void LazyDropSettleDatabase(Oid dboid, bool for_creator);
 extern void LazyDropSettleAll(void);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);

@@ -1684,18 +1684,14 @@ CountReuseWait(bool waited)
  * because its database is in that tablespace.  The caller must not hold an LWLock
  * or interrupts.
  *
- * Replay calls this for every record that refers to a relation; a file that is open
- * there belongs to nothing that is buried.
+ * Replay calls this for every record that refers to a relation.
  */
 void
-LazyDropSettleRelation(SMgrRelation reln, ForkNumber forknum, bool isRedo)
+LazyDropSettleRelation(SMgrRelation reln)
 {
 	RelFileLocator locator = reln->smgr_rlocator.locator;
 
-	if (LazyDropNothingPending() ||
-		SmgrIsTemp(reln) ||
-		(isRedo && reln->md_num_open_segs[forknum] > 0) ||
-		!IsBuried(&locator))
+	if (LazyDropNothingPending() || SmgrIsTemp(reln) || !IsBuried(&locator))
 		return;
 	CountReuseWait(SettleMatching(MatchesRelation, &locator,
 								  PG_UINT64_MAX, true, true));

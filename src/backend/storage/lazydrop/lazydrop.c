@@ -1856,15 +1856,22 @@ LazyDropDatabaseIsPending(Oid dboid)
  * forget the sync requests for its files there (rule R2).
  *
  * For replay of CREATE DATABASE by file copy, of which relations are not created one
- * by one.  Normally there is nothing of that name.  But the primary may have crashed
- * with files there that nobody knows, and a standby has their pages and requests.
+ * by one.  Normally there is nothing of that name, and when there is no directory,
+ * there are no pages but those of entries.  But the primary may have crashed with files
+ * there that nobody knows, and a standby has their pages and requests.
  */
 void
 LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 {
 	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+	char	   *path = GetDatabasePath(dboid, spcoid);
+	struct stat st;
+	bool		is_new = lstat(path, &st) < 0 && errno == ENOENT;
 
+	pfree(path);
 	LazyDropSettleDatabase(dboid, true);
+	if (is_new)
+		return;
 	for (;;)
 	{
 		bool		added;

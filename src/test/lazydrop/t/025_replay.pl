@@ -10,7 +10,8 @@ use warnings FATAL => 'all';
 use File::Path;
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(stats start_quiet_node stop_with_clean_log);
+use LazyDropUtils
+  qw(stats wait_for_nothing start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -97,6 +98,15 @@ $primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
 $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('postgres', $cached),
 	'0', 'and not when the directory has been made anew');
+
+# Where there is no directory there are no pages, so nobody looks for any.
+wait_for_nothing($standby);
+my $passes = stats($standby)->{passes};
+$primary->safe_psql('postgres', "CREATE DATABASE copy$_ STRATEGY file_copy")
+  foreach 1 .. 10;
+$primary->wait_for_replay_catchup($standby);
+is($standby->safe_psql('copy10', 'SELECT 1'), 1, 'ten databases are copied');
+is(stats($standby)->{passes}, $passes, 'without a pass');
 
 # --- memory of the startup process ----------------------------------------------------
 

@@ -31,7 +31,7 @@ sub run_on_primary
 
 # --- a set without room for anything else -------------------------------------------------
 
-# Replay of a copied database needs an entry for a moment.
+# Replay of a copied database, when its directory is there, needs an entry for a moment.
 $standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
 $standby->restart;
 hold_at($standby, 'lazydrop-step');
@@ -42,7 +42,9 @@ run_on_primary('CHECKPOINT');
 $primary->wait_for_replay_catchup($standby);
 $standby->safe_psql('postgres', 'CHECKPOINT');
 is(stats($standby)->{pending_files}, 0, 'nothing is left but the entry');
-run_on_primary('CREATE DATABASE copied STRATEGY file_copy');
+mkdir $standby->data_dir . '/base/90000'
+  or die "could not make a directory: $!";
+run_on_primary('CREATE DATABASE copied OID 90000 STRATEGY file_copy');
 wait_for_wait($standby, 'LazyDropReuse', 'startup');
 pass('replay waits for room, and is not busy meanwhile');
 release($standby, 'lazydrop-step');

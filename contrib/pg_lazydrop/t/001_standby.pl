@@ -92,7 +92,7 @@ is( $primary->safe_psql(
 
 # --- no time, and a user who does not want to wait any longer -----------------------------------
 
-hold_at($standby, 'lazydrop-worker');
+hold_at($standby, 'lazydrop-removal');
 $number = drop_table();
 my ($status, $out, $err) =
   $standby->psql('postgres', q{SELECT pg_lazydrop_drain('100 ms')});
@@ -122,23 +122,20 @@ like(
 $cancelled->quit;
 
 # The worker is told at once, and need not wait for lazydrop.pass_delay.  The drain waits
-# for the files as well, but not for what is dropped meanwhile.
-wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
-begin_drain($standby, $drain);
-hold_at($standby, 'lazydrop-removal');
-release($standby, 'lazydrop-worker');
+# for the buffers as well, but not for what is dropped meanwhile.
 wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
-is(pending($standby), "$number|relation|t|f", 'the pass is made');
+begin_drain($standby, $drain);
+hold_at($standby, 'lazydrop-worker');
+release($standby, 'lazydrop-removal');
+wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
+is(pending($standby), "$number|relation|f|t", 'the files are removed');
 wait_for_wait($standby, 'LazyDropDrain', 'client backend');
 my $later = drop_table();
-hold_at($standby, 'lazydrop-removal-end');
-release($standby, 'lazydrop-removal');
-wait_for_wait($standby, 'lazydrop-removal-end', 'lazy drop worker');
+release($standby, 'lazydrop-worker');
 like($drain->query_until(qr/ended/, "\n"),
-	qr/left: 1\n/, 'a drain ends with the removal');
-is(pending($standby), "$later|relation|f|t",
-	'and leaves what was dropped meanwhile, but for its files');
-release($standby, 'lazydrop-removal-end');
+	qr/left: 1\n/, 'a drain ends with the pass');
+is(pending($standby), "$later|relation|t|f",
+	'and leaves what was dropped meanwhile, but for its buffers');
 $drain->quit;
 
 # --- buried again --------------------------------------------------------------------------------
@@ -149,7 +146,7 @@ $primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')});
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
 my $database = $primary->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname = 'd'});
-hold_at($primary, 'lazydrop-worker');
+hold_at($primary, 'lazydrop-removal');
 hold_at($primary, 'lazydrop-database-forgotten');
 my $dropper = $primary->background_psql('postgres', on_error_stop => 0);
 $dropper->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
@@ -163,7 +160,7 @@ $primary->safe_psql('postgres',
 is(pending($primary), '|database|f|f', 'a database is pending');
 $drain = $primary->background_psql('postgres');
 begin_drain($primary, $drain);
-wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
+wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
 my $before = $primary->safe_psql('postgres', 'SELECT clock_timestamp()');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
 is( $primary->safe_psql(
@@ -173,7 +170,7 @@ is( $primary->safe_psql(
 	'1|t',
 	'it is the same entry, and as old as it was');
 ok(-d $primary->data_dir . "/base/$database", 'with its files');
-release($primary, 'lazydrop-worker');
+release($primary, 'lazydrop-removal');
 like($drain->query_until(qr/ended/, "\n"),
 	qr/left: 0\n/, 'a drain waits for what is buried again');
 ok(!-d $primary->data_dir . "/base/$database", 'and for its files');

@@ -60,19 +60,34 @@ typedef struct LazyDropEntry
 	 */
 	uint64		first_serial;
 	int64		buried_at_ns;
-	int64		owned_at_ns;
 
 	/* there may be buffers */
 	bool		buffers;
 
-	/* buried once more while it was owned: there still may be buffers */
+	/*
+	 * A pass has invalidated its buffers while it had files, from which there
+	 * may be others by now: one more pass when the files are gone (rule R5).
+	 */
+	bool		passed;
+
+	/*
+	 * The pass that owns the entry, or 0, and its process.  A pass acts on
+	 * buffers of the entry only while it finds itself its owner (rule R5).
+	 */
+	uint32		owner;
+	ProcNumber	owner_proc;
+
+	/* it had files when its owner took it */
+	bool		had_files;
+
+	/* buried once more since its owner took it */
 	bool		again;
 
 	/*
-	 * The pass that owns the entry, or 0.  A pass acts on buffers of the
-	 * entry only while it finds itself its owner (rule R5).
+	 * A buffer of it stays pinned, the owner has found, or the last one has.
+	 * The owner sets this with the lock in shared mode.
 	 */
-	uint32		owner;
+	bool		pinned;
 
 	LazyDropFiles files;
 	dlist_node	files_node;		/* in ->removals, while there is something */
@@ -107,6 +122,12 @@ typedef struct LazyDropAnnouncement
 	/* odd while a write is under way; never the same for two writes in a row */
 	pg_atomic_uint32 generation;
 	RelFileLocator locator;
+
+	/*
+	 * when a pass of this process has got on last, as LazyDropNow has it;
+	 * read by those who would take entries from it (rule R5)
+	 */
+	pg_atomic_uint64 heartbeat;
 } LazyDropAnnouncement;
 
 typedef union LazyDropAnnouncementPadded
@@ -244,14 +265,9 @@ extern PGDLLIMPORT int lazydrop_removal_rate;
 
 /* lazydrop.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
+extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
 extern int64 LazyDropNow(void);
-extern uint32 LazyDropOwnEntries(int64 steal_before, LazyDropMatch matches,
-								 const void *arg, RelFileLocator *locators,
-								 int room, int *nlocators);
-extern void LazyDropDisownEntries(uint32 owner);
-extern void LazyDropBuffersAreGone(uint32 owner, const RelFileLocator *locators,
-								   int nlocators, int *nrelations,
-								   int *ndatabases);
+extern void LazyDropSetBuffers(LazyDropEntry *entry, bool buffers);
 extern void LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files);
 extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
 extern void LazyDropXactCallback(XactEvent event, void *arg);
@@ -259,7 +275,7 @@ extern int	LazyDropCompareLocators(const void *a, const void *b);
 
 /* lazydrop_pass.c */
 extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
-						 const void *arg, bool no_oom);
+						 const void *arg);
 
 /* lazydrop_files.c */
 extern int	LazyDropFindJobs(LazyDropFiles least, uint64 first_serial,
@@ -273,6 +289,34 @@ extern PGDLLIMPORT bool am_lazydrop_worker;
 extern void LazyDropWakeWorker(void);
 extern bool LazyDropHaveWorker(void);
 extern void LazyDropRegisterWorker(void);
+
+/*
+ * Whether an entry's files are gone for good: nothing can be read into a buffer from
+ * them any more.  The caller holds the lock.
+ */
+static inline bool
+LazyDropFilesAreGone(const LazyDropEntry *entry)
+{
+	return entry->files == LAZYDROP_FILES_NONE && entry->nbusy == 0;
+}
+
+/*
+ * Whether a pass can become the owner of an entry: there is something for it to do, and
+ * the entry has no owner, or one that has not got on since "steal_before".  The caller
+ * holds the lock.
+ */
+static inline bool
+LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before)
+{
+	LazyDropAnnouncement *owner;
+
+	if (!entry->buffers || (entry->passed && !LazyDropFilesAreGone(entry)))
+		return false;
+	if (entry->owner == 0)
+		return true;
+	owner = &LazyDropCtl->announcements[entry->owner_proc].announcement;
+	return (int64) pg_atomic_read_u64(&owner->heartbeat) < steal_before;
+}
 
 /* whether nothing at all is pending; may be out of date at once */
 static inline bool

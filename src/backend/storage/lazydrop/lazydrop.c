@@ -61,20 +61,15 @@
 #include "utils/wait_event.h"
 
 /*
- * How long an owner is waited for before the entries are taken from it: by
- * somebody who is about to create storage under the name, and by a dropper that
- * finds the set full.  Longer than a pass takes with any ordinary setting of
- * shared_buffers; when it is not, buffers are looked at twice and no harm is
- * done (rule R5).
+ * How long an owner that does not get on is waited for before the entries are taken
+ * from it: by a process that is about to create storage under the name, and by a
+ * dropper that finds the set full (rules R5 and R6).
  */
 #define CREATOR_PATIENCE_MS		1000
 #define DROPPER_PATIENCE_MS		10000
 
 /* How many entries that must be gone are looked for at once. */
 #define SETTLE_BATCH			100
-
-/* How many entries are deleted before the lock is let go for a moment. */
-#define DELETE_BATCH			256
 
 /* Below that many drops, comparing one by one is cheaper than bsearch. */
 #define BSEARCH_THRESHOLD		8
@@ -151,8 +146,8 @@ LazyDropFindEntry(const RelFileLocator *locator)
  * The entry that buries a relation: its own, or that of the whole database in
  * its tablespace; or NULL.  The caller holds the lock.
  */
-static LazyDropEntry *
-FindBurial(const RelFileLocator *locator)
+LazyDropEntry *
+LazyDropFindBurial(const RelFileLocator *locator)
 {
 	LazyDropEntry *entry = LazyDropFindEntry(locator);
 
@@ -175,13 +170,17 @@ IsBuried(const RelFileLocator *locator)
 	bool		result;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	result = FindBurial(locator) != NULL;
+	result = LazyDropFindBurial(locator) != NULL;
 	LWLockRelease(&LazyDropCtl->lock);
 	return result;
 }
 
-static void
-SetBuffers(LazyDropEntry *entry, bool buffers)
+/*
+ * Set whether there may be buffers of an entry.  The caller holds the lock in exclusive
+ * mode.
+ */
+void
+LazyDropSetBuffers(LazyDropEntry *entry, bool buffers)
 {
 	if (entry->buffers == buffers)
 		return;
@@ -236,11 +235,11 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		entry->buffers = false;
 		entry->owner = 0;
 		entry->again = false;
+		entry->pinned = false;
 		entry->files = LAZYDROP_FILES_NONE;
 		entry->nbusy = 0;
 		entry->first_serial = LazyDropCtl->last_serial + 1;
 		entry->buried_at_ns = now;
-		entry->owned_at_ns = 0;
 
 		bucket = BucketOf(locator);
 		entry->next = *bucket;
@@ -252,7 +251,8 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 							pg_atomic_read_u32(&LazyDropCtl->npending) + 1);
 	}
 
-	SetBuffers(entry, true);
+	LazyDropSetBuffers(entry, true);
+	entry->passed = false;
 
 	/*
 	 * A new burial, for whoever is at the files of an old one: there may be
@@ -319,7 +319,7 @@ AdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 			entry->dropper != MyProcNumber)
 			continue;
 		LazyDropSetFiles(entry, files);
-		if (!entry->buffers)
+		if (entry->passed)
 			wake = true;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
@@ -338,124 +338,6 @@ LazyDropNow(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return INSTR_TIME_GET_NANOSEC(now);
-}
-
-/*
- * Become the owner of every entry with buffers that nobody owns, and of those that
- * match, if "matches" is given, and that somebody has owned since before
- * "steal_before" (0 for nobody), as LazyDropNow has it.
- *
- * Returns the new owner's number, and up to "room" locators in the caller's array;
- * 0 when there is nothing to own.  Allocates nothing.  The caller must see to it
- * that LazyDropDisownEntries is called however it ends (rule R5).
- */
-uint32
-LazyDropOwnEntries(int64 steal_before, LazyDropMatch matches, const void *arg,
-				   RelFileLocator *locators, int room, int *nlocators)
-{
-	int			n = 0;
-	uint32		owner = 0;
-	int64		now = LazyDropNow();
-	dlist_iter	iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (n >= room)
-			break;
-		if (!entry->buffers)
-			continue;
-		if (entry->owner != 0 &&
-			(entry->owned_at_ns >= steal_before ||
-			 (matches != NULL && !matches(&entry->locator, arg))))
-			continue;
-		if (owner == 0)
-		{
-			/* 0 is nobody */
-			if (++LazyDropCtl->last_owner == 0)
-				++LazyDropCtl->last_owner;
-			owner = LazyDropCtl->last_owner;
-		}
-		entry->owner = owner;
-		entry->again = false;
-		entry->owned_at_ns = now;
-		locators[n++] = entry->locator;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-
-	*nlocators = n;
-	return owner;
-}
-
-/*
- * Give up whatever entries an owner still has, so that others can settle them.
- */
-void
-LazyDropDisownEntries(uint32 owner)
-{
-	dlist_iter	iter;
-	bool		any = false;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (entry->owner == owner)
-		{
-			entry->owner = 0;
-			entry->again = false;
-			any = true;
-		}
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	if (any)
-		ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-}
-
-/*
- * The buffers of these entries are all gone, as far as they are still the owner's
- * and have not been buried once more; delete those that have no files to be
- * removed.  Tells how many of each kind.
- */
-void
-LazyDropBuffersAreGone(uint32 owner, const RelFileLocator *locators,
-					   int nlocators, int *nrelations, int *ndatabases)
-{
-	*nrelations = *ndatabases = 0;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < nlocators; i++)
-	{
-		LazyDropEntry *entry;
-
-		/* Let writers in: there may be very many. */
-		if (i % DELETE_BATCH == DELETE_BATCH - 1)
-		{
-			LWLockRelease(&LazyDropCtl->lock);
-			LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-		}
-
-		entry = LazyDropFindEntry(&locators[i]);
-		if (entry == NULL || entry->owner != owner)
-			continue;
-		entry->owner = 0;
-		if (entry->again)
-		{
-			entry->again = false;
-			continue;
-		}
-		SetBuffers(entry, false);
-		if (RelFileNumberIsValid(entry->locator.relNumber))
-			(*nrelations)++;
-		else
-			(*ndatabases)++;
-		LazyDropDeleteIfDone(entry);
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 }
 
 /*
@@ -672,16 +554,15 @@ HasRoom(int n)
 }
 
 /*
- * Make room in a full set: settle what nobody owns, or has owned for so long that
- * its owner must be stuck.  We may be at the end of a transaction, where running
- * out of memory must not be an error; then there is no room.
+ * Make room in a full set: settle what nobody owns, or whose owner has not got on for
+ * so long that it must be stuck.
  */
 static void
 MakeRoom(void)
 {
 	if (!LazyDropNothingBuried())
 		(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
-							NULL, NULL, true);
+							NULL, NULL);
 }
 
 /*
@@ -943,7 +824,7 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 	LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
 	nburying--;
 	lsn = entry->lsn;
-	wake = !entry->buffers;
+	wake = entry->passed;
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 	if (wake)
@@ -989,6 +870,7 @@ LazyDropXactCallback(XactEvent event, void *arg)
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	LazyDropWakeWorker();
 }
 
 /*
@@ -1617,7 +1499,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 			 * Somebody who has been stopped in the middle of a system call on
 			 * a file only concerns who is about to create one.
 			 */
-			if (!for_creator && !entry->buffers &&
+			if (!for_creator && (!entry->buffers || entry->passed) &&
 				entry->files == LAZYDROP_FILES_NONE)
 				continue;
 			found = true;
@@ -1625,8 +1507,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 				more_files = true;
 			if (more_files)
 				break;
-			if (entry->buffers &&
-				(entry->owner == 0 || entry->owned_at_ns < steal_before))
+			if (LazyDropCanOwn(entry, steal_before))
 				can_own = true;
 		}
 		LWLockRelease(&LazyDropCtl->lock);
@@ -1642,7 +1523,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 		 * dropper is not through yet, or somebody is in the middle of a
 		 * system call on a file.
 		 */
-		if (!can_own || !LazyDropPass(steal_before, matches, arg, false))
+		if (!can_own || !LazyDropPass(steal_before, matches, arg))
 		{
 			/* our own pass has broadcast, so prepare only now */
 			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);

@@ -143,6 +143,7 @@ static void
 EndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 {
 	LazyDropEntry *entry = job->entry;
+	bool		wake;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	Assert(entry->nbusy > 0);
@@ -164,10 +165,14 @@ EndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 		if (done)
 			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
 	}
-	done |= LazyDropDeleteIfDone(entry);
+	/* if there is one more pass to be made */
+	wake = entry->passed && LazyDropFilesAreGone(entry);
+	done |= LazyDropDeleteIfDone(entry) || wake;
 	LWLockRelease(&LazyDropCtl->lock);
 	if (done)
 		ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake && !am_lazydrop_worker)
+		LazyDropWakeWorker();
 }
 
 /*

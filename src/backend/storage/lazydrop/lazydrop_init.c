@@ -191,7 +191,13 @@ LazyDropShmemInit(void)
 	next = (char *) TYPEALIGN(PG_CACHE_LINE_SIZE, next);
 	LazyDropCtl->announcements = (LazyDropAnnouncementPadded *) next;
 	for (int i = 0; i < LazyDropCtl->nannouncements; i++)
-		pg_atomic_init_u32(&LazyDropCtl->announcements[i].announcement.generation, 0);
+	{
+		LazyDropAnnouncement *announcement;
+
+		announcement = &LazyDropCtl->announcements[i].announcement;
+		pg_atomic_init_u32(&announcement->generation, 0);
+		pg_atomic_init_u64(&announcement->heartbeat, 0);
+	}
 
 	/* here, where running out of them is not yet anybody's problem */
 	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");

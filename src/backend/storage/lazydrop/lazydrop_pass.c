@@ -5,9 +5,10 @@
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
  * visits each header once, invalidates the buffers that belong to one of them,
- * and deletes the entries that have no files to be removed.  The worker runs passes;
- * so does whoever cannot wait for it: a process about to create storage under a
- * buried name, and a dropper that finds the set full.
+ * and deletes the entries that had no files when it began.  The others are left to a
+ * pass that begins when their files are gone: until then, a buffer may be read in.
+ * The worker runs passes; so does a process that cannot wait for it: one about to
+ * create storage under a buried name, and a dropper that finds the set full.
  *
  * Most headers belong to nobody buried, and a pass is to cost little more than
  * reading them.  So a header is first compared with a bitmap, small enough for
@@ -23,10 +24,8 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "port/pg_bitutils.h"
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "storage/aio.h"
@@ -34,9 +33,8 @@
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
-#include "storage/shmem.h"
+#include "storage/proc.h"
 #include "utils/injection_point.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /* 8 kB for each bitmap: both stay in a first-level cache of 32 kB. */
@@ -53,24 +51,17 @@
 /* Of how many of them it keeps account; the entry of another one is left at once. */
 #define MAX_PINNED			1024
 
-/* Headers between two looks at whether to stop. */
-#define HEADERS_PER_CHECK	(64 * 1024)
+/* Headers, a tenth of a millisecond's, between two looks at whether to stop. */
+#define HEADERS_PER_CHECK	(16 * 1024)
 
 /*
- * What a pass needs, in one piece of memory: a dropper at the end of a transaction
- * must be able to do without it, when there is none.
+ * What a pass needs.  Nothing is allocated: a dropper makes one at the end of a
+ * transaction.
  */
 typedef struct PassState
 {
 	uint32		owner;
-	RelFileLocator *locators;
-	bool	   *stuck;			/* has a buffer that stays pinned */
-	int			nlocators;
-	int			ndatabases;
-
-	/* open addressing; 0 is free, otherwise an index into locators, plus 1 */
-	uint32	   *table;
-	uint32		table_size;
+	bool		any_database;
 
 	/* buffers to come back to */
 	int			pinned[MAX_PINNED];
@@ -78,6 +69,12 @@ typedef struct PassState
 
 	int64		invalidated;
 	int64		took_us;
+
+	/* entries whose buffers are gone, the first time for each */
+	int			nrelations;
+	int			ndatabases;
+	/* whether anything was done */
+	bool		settled;
 
 	uint64		relation_filter[FILTER_WORDS];
 	uint64		database_filter[FILTER_WORDS];
@@ -87,6 +84,7 @@ typedef enum InvalidateResult
 {
 	INVALIDATE_DONE,			/* it is gone, or was not what we look for */
 	INVALIDATE_PINNED,			/* come back */
+	INVALIDATE_GIVEN_UP,		/* pinned, and its entry is marked */
 } InvalidateResult;
 
 /* multiplicative hashing: the high bits are good */
@@ -112,115 +110,147 @@ FilterHas(const uint64 *filter, Oid value)
 	return (filter[hash >> 6] >> (hash & 63)) & 1;
 }
 
-static inline uint32
-TableHash(const RelFileLocator *locator)
-{
-	return hash_combine(murmurhash32(locator->relNumber),
-						murmurhash32(locator->dbOid) ^ locator->spcOid);
-}
-
 /*
- * Allocate what a pass for up to "room" entries needs.  Returns NULL when there is
- * no memory, if no_oom.
- */
-static PassState *
-AllocatePass(int room, bool no_oom)
-{
-	uint32		table_size = pg_nextpower2_32(Max(room, 8)) * 2;
-	Size		size;
-	PassState  *pass;
-	char	   *next;
-
-	size = MAXALIGN(sizeof(PassState));
-	size = add_size(size, MAXALIGN(mul_size(room, sizeof(RelFileLocator))));
-	size = add_size(size, MAXALIGN(mul_size(table_size, sizeof(uint32))));
-	size = add_size(size, mul_size(room, sizeof(bool)));
-	pass = MemoryContextAllocExtended(CurrentMemoryContext, size,
-									  MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE |
-									  (no_oom ? MCXT_ALLOC_NO_OOM : 0));
-	if (pass == NULL)
-		return NULL;
-
-	next = (char *) pass + MAXALIGN(sizeof(PassState));
-	pass->locators = (RelFileLocator *) next;
-	next += MAXALIGN(room * sizeof(RelFileLocator));
-	pass->table = (uint32 *) next;
-	pass->table_size = table_size;
-	next += MAXALIGN(table_size * sizeof(uint32));
-	pass->stuck = (bool *) next;
-	return pass;
-}
-
-/*
- * Make the filters and the look-up table.
+ * Tell those who would take our entries from us that we get on (rule R5).
  */
 static void
-PreparePass(PassState *pass)
+Beat(void)
 {
-	for (int i = 0; i < pass->nlocators; i++)
+	pg_atomic_write_u64(&LazyDropCtl->announcements[MyProcNumber].announcement.heartbeat,
+						LazyDropNow());
+}
+
+/*
+ * Become the owner of every entry that there is something to do for and that nobody
+ * owns, and of those that match, if "matches" is given, and whose owner has not got on
+ * since "steal_before" (0 for none).  The caller must see to it that DisownEntries is
+ * called however it ends (rule R5), if there is an owner number now.
+ */
+static void
+OwnEntries(PassState *pass, int64 steal_before, LazyDropMatch matches,
+		   const void *arg)
+{
+	dlist_iter	iter;
+
+	Beat();
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
-		RelFileLocator *locator = &pass->locators[i];
-		uint32		slot = TableHash(locator) & (pass->table_size - 1);
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-		while (pass->table[slot] != 0)
-			slot = (slot + 1) & (pass->table_size - 1);
-		pass->table[slot] = i + 1;
+		if (!LazyDropCanOwn(entry, steal_before) ||
+			(entry->owner != 0 && matches != NULL &&
+			 !matches(&entry->locator, arg)))
+			continue;
+		if (pass->owner == 0)
+		{
+			/* 0 is nobody */
+			if (++LazyDropCtl->last_owner == 0)
+				++LazyDropCtl->last_owner;
+			pass->owner = LazyDropCtl->last_owner;
+		}
+		entry->owner = pass->owner;
+		entry->owner_proc = MyProcNumber;
+		entry->had_files = !LazyDropFilesAreGone(entry);
+		entry->again = false;
+		entry->pinned = false;
 
-		if (RelFileNumberIsValid(locator->relNumber))
-			FilterAdd(pass->relation_filter, locator->relNumber);
+		if (RelFileNumberIsValid(entry->locator.relNumber))
+			FilterAdd(pass->relation_filter, entry->locator.relNumber);
 		else
 		{
-			FilterAdd(pass->database_filter, locator->dbOid);
-			pass->ndatabases++;
+			FilterAdd(pass->database_filter, entry->locator.dbOid);
+			pass->any_database = true;
 		}
 	}
-}
-
-static const RelFileLocator *
-LookUp(const PassState *pass, const RelFileLocator *locator)
-{
-	uint32		slot = TableHash(locator) & (pass->table_size - 1);
-
-	while (pass->table[slot] != 0)
-	{
-		const RelFileLocator *found = &pass->locators[pass->table[slot] - 1];
-
-		if (RelFileLocatorEquals(*found, *locator))
-			return found;
-		slot = (slot + 1) & (pass->table_size - 1);
-	}
-	return NULL;
+	LWLockRelease(&LazyDropCtl->lock);
 }
 
 /*
- * The identity of this pass that a relation belongs to, or NULL.
+ * Give up the entries that an owner still has, so that others can settle them.
  */
-static const RelFileLocator *
-BelongsTo(const PassState *pass, const RelFileLocator *relation)
+static void
+DisownEntries(uint32 owner)
 {
-	const RelFileLocator *found = LookUp(pass, relation);
+	dlist_iter	iter;
 
-	if (found == NULL && pass->ndatabases > 0)
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
-		RelFileLocator whole = *relation;
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-		whole.relNumber = InvalidRelFileNumber;
-		found = LookUp(pass, &whole);
+		if (entry->owner == owner)
+			entry->owner = 0;
 	}
-	return found;
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 }
 
 /*
- * Invalidate one buffer if it belongs to the identity and if we own that.
+ * The pass is complete.  Of the entries that are still its own, mark those whose
+ * buffers are gone, delete those of them that had no files when the pass began, and
+ * give up the others: those that have been buried once more, or have a buffer that
+ * stays pinned.
+ */
+static void
+FinishPass(PassState *pass)
+{
+	bool		wake = false;
+	dlist_mutable_iter iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (entry->owner != pass->owner)
+			continue;
+		entry->owner = 0;
+		if (entry->again || entry->pinned)
+			continue;
+
+		pass->settled = true;
+		if (!entry->passed)
+		{
+			if (RelFileNumberIsValid(entry->locator.relNumber))
+				pass->nrelations++;
+			else
+				pass->ndatabases++;
+		}
+		if (entry->had_files)
+		{
+			entry->passed = true;
+			/* they may have gone meanwhile */
+			wake |= LazyDropFilesAreGone(entry);
+		}
+		else
+		{
+			LazyDropSetBuffers(entry, false);
+			LazyDropDeleteIfDone(entry);
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake && !am_lazydrop_worker)
+		LazyDropWakeWorker();
+}
+
+/*
+ * Invalidate one buffer if it belongs to an entry that we own.
  *
  * Like bufmgr.c's InvalidateBuffer, but it never waits for a pin or an I/O (rule
  * R7), and it holds the set's lock, in shared mode, so that the entry can neither
- * be deleted nor change hands meanwhile (rule R5).
+ * be deleted nor change hands meanwhile (rule R5).  With "last_try", a buffer that is
+ * pinned marks its entry, which then stays.
+ *
+ * As long as a relation has an entry of its own, its buffers are that one's, and not
+ * those of its database's entry.
  */
 static InvalidateResult
-Invalidate(PassState *pass, BufferDesc *buf, const RelFileLocator *identity)
+Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 {
-	BufferTag	tag;
+	BufferTag	tag = buf->tag;
+	RelFileLocator locator = BufTagGetRelFileLocator(&tag);
 	uint32		hash;
 	LWLock	   *partition_lock;
 	uint32		state;
@@ -228,19 +258,8 @@ Invalidate(PassState *pass, BufferDesc *buf, const RelFileLocator *identity)
 	LazyDropEntry *entry;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	entry = LazyDropFindEntry(identity);
+	entry = LazyDropFindBurial(&locator);
 	if (entry == NULL || entry->owner != pass->owner)
-	{
-		LWLockRelease(&LazyDropCtl->lock);
-		return INVALIDATE_DONE;
-	}
-
-	state = LockBufHdr(buf);
-	tag = buf->tag;
-	UnlockBufHdr(buf, state);
-	if (!(tag.dbOid == identity->dbOid && tag.spcOid == identity->spcOid &&
-		  (BufTagGetRelNumber(&tag) == identity->relNumber ||
-		   !RelFileNumberIsValid(identity->relNumber))))
 	{
 		LWLockRelease(&LazyDropCtl->lock);
 		return INVALIDATE_DONE;
@@ -252,12 +271,16 @@ Invalidate(PassState *pass, BufferDesc *buf, const RelFileLocator *identity)
 	state = LockBufHdr(buf);
 	if (!BufferTagsEqual(&buf->tag, &tag) || BUF_STATE_GET_REFCOUNT(state) != 0)
 	{
-		bool		pinned = BufferTagsEqual(&buf->tag, &tag);
+		InvalidateResult result = INVALIDATE_DONE;
 
+		if (BufferTagsEqual(&buf->tag, &tag))
+			result = last_try ? INVALIDATE_GIVEN_UP : INVALIDATE_PINNED;
 		UnlockBufHdr(buf, state);
 		LWLockRelease(partition_lock);
+		if (result == INVALIDATE_GIVEN_UP)
+			entry->pinned = true;
 		LWLockRelease(&LazyDropCtl->lock);
-		return pinned ? INVALIDATE_PINNED : INVALIDATE_DONE;
+		return result;
 	}
 
 	flags = state & BUF_FLAG_MASK;
@@ -278,8 +301,9 @@ Invalidate(PassState *pass, BufferDesc *buf, const RelFileLocator *identity)
  * Whether a header may belong to something of this pass.
  *
  * As in DropRelationBuffers, the tag may be read without the header's lock: it
- * may change while we look, but not to one that we care about, because nobody
- * reads a buried relation into a buffer.  A buffer that is not in use has zeroes.
+ * may change while we look, but not to one that we care about: a buried relation is
+ * read into a buffer only while it has files, and then there is another pass.  A
+ * buffer that is not in use has zeroes.
  */
 static inline bool
 MayBelong(const uint64 *relation_filter, const uint64 *database_filter,
@@ -296,22 +320,10 @@ MayBelong(const uint64 *relation_filter, const uint64 *database_filter,
 static void
 VisitHeader(PassState *pass, int buf_id)
 {
-	BufferDesc *buf = GetBufferDescriptor(buf_id);
-	RelFileLocator locator;
-	const RelFileLocator *identity;
+	bool		full = pass->npinned == MAX_PINNED;
 
-	locator = BufTagGetRelFileLocator(&buf->tag);
-	identity = BelongsTo(pass, &locator);
-	if (identity == NULL)
-		return;
-
-	if (Invalidate(pass, buf, identity) == INVALIDATE_PINNED)
-	{
-		if (pass->npinned < MAX_PINNED)
-			pass->pinned[pass->npinned++] = buf_id;
-		else
-			pass->stuck[identity - pass->locators] = true;
-	}
+	if (Invalidate(pass, GetBufferDescriptor(buf_id), full) == INVALIDATE_PINNED)
+		pass->pinned[pass->npinned++] = buf_id;
 }
 
 /*
@@ -335,13 +347,16 @@ VisitHeaders(PassState *pass)
 {
 	const uint64 *relation_filter = pass->relation_filter;
 	const uint64 *database_filter = pass->database_filter;
-	bool		any_database = pass->ndatabases > 0;
+	bool		any_database = pass->any_database;
 
 	for (int start = 0; start < NBuffers; start += HEADERS_PER_CHECK)
 	{
 		int			end = Min(start + HEADERS_PER_CHECK, NBuffers);
 
 		CheckForStop();
+		Beat();
+		if (am_lazydrop_worker)
+			INJECTION_POINT("lazydrop-pass-step", NULL);
 		for (int i = start; i < end; i++)
 		{
 			if (MayBelong(relation_filter, database_filter, any_database,
@@ -364,6 +379,7 @@ RevisitPinned(PassState *pass)
 		int			n = pass->npinned;
 
 		CheckForStop();
+		Beat();
 		pass->npinned = 0;
 		for (int i = 0; i < n; i++)
 		{
@@ -375,14 +391,7 @@ RevisitPinned(PassState *pass)
 	}
 
 	for (int i = 0; i < pass->npinned; i++)
-	{
-		BufferTag	tag = GetBufferDescriptor(pass->pinned[i])->tag;
-		RelFileLocator locator = BufTagGetRelFileLocator(&tag);
-		const RelFileLocator *identity = BelongsTo(pass, &locator);
-
-		if (identity != NULL)
-			pass->stuck[identity - pass->locators] = true;
-	}
+		(void) Invalidate(pass, GetBufferDescriptor(pass->pinned[i]), true);
 }
 
 /*
@@ -407,92 +416,59 @@ CountPass(PassState *pass, instr_time began)
 	LWLockRelease(&LazyDropCtl->lock);
 }
 
-/*
- * Mark the entries whose buffers are gone, and give up the others.  Tells how many
- * of each kind were done.
- */
-static void
-FinishPass(PassState *pass, int *nrelations, int *ndatabases)
-{
-	int			n = 0;
-
-	for (int i = 0; i < pass->nlocators; i++)
-	{
-		if (!pass->stuck[i])
-			pass->locators[n++] = pass->locators[i];
-	}
-	LazyDropBuffersAreGone(pass->owner, pass->locators, n, nrelations, ndatabases);
-	if (n < pass->nlocators)
-		LazyDropDisownEntries(pass->owner);
-}
-
 static void
 DisownOnError(int code, Datum arg)
 {
 	/* An error does not release locks before we are called; all are ours. */
 	LWLockReleaseAll();
-	LazyDropDisownEntries(DatumGetUInt32(arg));
+	DisownEntries(DatumGetUInt32(arg));
 }
 
 /*
- * Invalidate the buffers of every entry that nobody owns, and of those that
- * LazyDropOwnEntries may take from others.  Returns whether any entry was done.
+ * Invalidate the buffers of every entry that there is something to do for and that
+ * nobody owns, and of those that OwnEntries may take from others.  Returns whether
+ * that was done for any entry.
  *
  * The caller holds no LWLock.  It may hold interrupts.  When it can be
- * interrupted and is, the entries stay, and nobody owns them.  With no_oom, nothing
- * is settled when there is no memory, and otherwise that is an error.
+ * interrupted and is, the entries stay, and nobody owns them.  Nothing is allocated.
  */
 bool
-LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg,
-			 bool no_oom)
+LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 {
-	PassState  *pass;
-	int			room;
+	/* not on the stack: 20 kB */
+	static PassState state;
+
+	PassState  *pass = &state;
 	instr_time	began;
-	volatile int nrelations = 0;
-	volatile int ndatabases = 0;
 
-	room = pg_atomic_read_u32(&LazyDropCtl->nburied.value);
-	if (room == 0)
-		return false;
-	pass = AllocatePass(room, no_oom);
-	if (pass == NULL)
+	if (LazyDropNothingBuried())
 		return false;
 
+	memset(pass, 0, sizeof(PassState));
 	INSTR_TIME_SET_CURRENT(began);
-	pass->owner = LazyDropOwnEntries(steal_before, matches, arg,
-									 pass->locators, room, &pass->nlocators);
-	if (pass->owner != 0)
+	OwnEntries(pass, steal_before, matches, arg);
+	if (pass->owner == 0)
+		return false;
+
+	PG_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
 	{
-		PG_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
-		{
-			int			n_rels;
-			int			n_dbs;
+		if (am_lazydrop_worker)
+			INJECTION_POINT("lazydrop-pass", NULL);
 
-			PreparePass(pass);
-			if (am_lazydrop_worker)
-				INJECTION_POINT("lazydrop-pass", NULL);
-
-			VisitHeaders(pass);
-			RevisitPinned(pass);
-			if (am_lazydrop_worker)
-				INJECTION_POINT("lazydrop-pass-end", NULL);
-			CountPass(pass, began);
-			FinishPass(pass, &n_rels, &n_dbs);
-			nrelations = n_rels;
-			ndatabases = n_dbs;
-		}
-		PG_END_ENSURE_ERROR_CLEANUP(DisownOnError,
-									UInt32GetDatum(pass->owner));
-
-		if (lazydrop_log_passes)
-			ereport(LOG,
-					(errmsg("lazy drop pass complete: %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",
-							nrelations, ndatabases,
-							(long long) pass->invalidated, NBuffers,
-							pass->took_us / 1000.0)));
+		VisitHeaders(pass);
+		RevisitPinned(pass);
+		if (am_lazydrop_worker)
+			INJECTION_POINT("lazydrop-pass-end", NULL);
+		CountPass(pass, began);
+		FinishPass(pass);
 	}
+	PG_END_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
 
-	pfree(pass);
-	return nrelations + ndatabases > 0;
+	if (lazydrop_log_passes)
+		ereport(LOG,
+				(errmsg("lazy drop pass complete: %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",
+						pass->nrelations, pass->ndatabases,
+						(long long) pass->invalidated, NBuffers,
+						pass->took_us / 1000.0)));
+	return pass->settled;
 }

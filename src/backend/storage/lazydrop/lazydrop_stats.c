@@ -125,7 +125,7 @@ LazyDropGetPending(int *npending)
 			break;
 		pending->locator = entry->locator;
 		pending->since = now - (now_ns - entry->buried_at_ns) / 1000;
-		pending->buffers_done = !entry->buffers;
+		pending->buffers_done = !entry->buffers || entry->passed;
 		pending->files_done = entry->files == LAZYDROP_FILES_NONE;
 		pending->files = entry->nfiles;
 		pending->bytes = entry->bytes;

@@ -4,8 +4,9 @@
  *	  The lazy drop worker.
  *
  * A background worker that waits until something is buried, lets more of it
- * gather for lazydrop.pass_delay, invalidates the buffers of all of it in one pass,
- * and removes its files.  It starts with the postmaster, so that it is there in
+ * gather for lazydrop.pass_delay, removes its files, and then invalidates the
+ * buffers of all of it in one pass.  When files take long to remove, there is a pass
+ * before, and another one when they are gone (rule R5).  It starts with the postmaster, so that it is there in
  * recovery, and is restarted when it ends.  It is no more than a convenience: nobody
  * relies on it (rule R6).
  *
@@ -38,13 +39,31 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-/* How often to look for buffers while files are being removed, in milliseconds. */
+/*
+ * How long files are removed before a pass is made meanwhile, and how often to look
+ * whether one is needed after that, in milliseconds.
+ */
+#define REMOVAL_PATIENCE_MS	1000
 #define LOOK_INTERVAL_MS	20
+
+/*
+ * When to try again to invalidate a buffer that stays pinned: this is doubled as long
+ * as passes settle nothing.
+ */
+#define RETRY_MS			1000
+#define MAX_RETRY_MS		10000
 
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1
 
 bool		am_lazydrop_worker = false;
+
+/* when entries with a buffer that stays pinned are tried again */
+static int64 retry_at = 0;
+static int	retry_ms = RETRY_MS;
+
+/* when a removal looks whether to make a pass */
+static int64 next_look = 0;
 
 /*
  * Whether there is a worker that will settle what is buried.
@@ -107,20 +126,19 @@ LookForWork(bool *buffers, bool *files)
 	int64		now = LazyDropNow();
 	long		timeout = -1;
 	bool		crowded;
-	bool		many_buffers;
+	int			npassable = 0;
 	dlist_iter	iter;
 
 	*buffers = *files = false;
 	if (LazyDropNothingPending())
 		return -1;
 	crowded = pg_atomic_read_u32(&LazyDropCtl->npending) >= LazyDropCtl->capacity / 2;
-	many_buffers = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= LazyDropCtl->capacity / 2;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-		bool		can_pass = entry->buffers && entry->owner == 0;
+		bool		can_pass = LazyDropCanOwn(entry, 0);
 		bool		can_remove = entry->files == LAZYDROP_FILES_READY;
 		int64		left = 1000;
 
@@ -128,6 +146,14 @@ LookForWork(bool *buffers, bool *files)
 		 * What others are at, they finish; but look again, they may give it
 		 * up.
 		 */
+		if (can_pass && entry->pinned && now < retry_at)
+		{
+			/* a buffer that is not let go; but look whether there is more */
+			left = Min(left, (retry_at - now) / 1000000 + 1);
+			can_pass = false;
+		}
+		if (can_pass)
+			npassable++;
 		if (can_pass || can_remove)
 		{
 			if (entry->first_serial <= LazyDropCtl->drain_serial)
@@ -135,9 +161,9 @@ LookForWork(bool *buffers, bool *files)
 			else
 				left = lazydrop_pass_delay -
 					(now - entry->buried_at_ns) / 1000000;
-			if (left <= 0 || (crowded && can_remove) || many_buffers)
+			if (left <= 0 || (crowded && can_remove))
 			{
-				*buffers |= can_pass && (left <= 0 || many_buffers);
+				*buffers |= can_pass && left <= 0;
 				*files |= can_remove;
 				left = 0;
 			}
@@ -147,6 +173,8 @@ LookForWork(bool *buffers, bool *files)
 			break;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
+	if (npassable > 0 && npassable >= LazyDropCtl->capacity / 2)
+		*buffers = true;
 	return timeout;
 }
 
@@ -171,26 +199,32 @@ ProcessWorkerInterrupts(void)
 }
 
 /*
- * Make a pass over the headers.  Returns whether it settled anything.
+ * Make a pass over the headers.
  */
-static bool
+static void
 MakePass(void)
 {
+	bool		settled;
+
 	pgstat_report_activity(STATE_RUNNING,
 						   "invalidating buffers of dropped relations");
 	INJECTION_POINT("lazydrop-worker", NULL);
-	return LazyDropPass(0, NULL, NULL, false);
+	settled = LazyDropPass(0, NULL, NULL);
+	if (settled)
+		retry_ms = RETRY_MS;
+	retry_at = LazyDropNow() + retry_ms * INT64CONST(1000000);
+	if (!settled)
+		retry_ms = Min(2 * retry_ms, MAX_RETRY_MS);
 }
 
 /*
  * Called between two steps of a removal: keeps to lazydrop.removal_rate, and makes
- * a pass when it is time.
+ * a pass when the removal takes long.
  */
 static bool
 WorkerPause(uint64 bytes)
 {
 	static int64 next_step = 0;
-	static int64 next_look = 0;
 	int64		now = LazyDropNow();
 
 	INJECTION_POINT("lazydrop-removal-step", NULL);
@@ -221,8 +255,7 @@ WorkerPause(uint64 bytes)
 				int64		began = now;
 
 				/* Passes must not starve the removal. */
-				if (!MakePass())
-					pause = INT64CONST(1000000000);
+				MakePass();
 				pgstat_report_activity(STATE_RUNNING,
 									   "removing files of dropped relations");
 				now = LazyDropNow();
@@ -253,6 +286,7 @@ RemoveFilesOfAll(void)
 	pgstat_report_activity(STATE_RUNNING,
 						   "removing files of dropped relations");
 	INJECTION_POINT("lazydrop-removal", NULL);
+	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
 	while (LazyDropFindJobs(LAZYDROP_FILES_READY, 0, PG_UINT64_MAX,
 							NULL, NULL, &job, 1) > 0)
 		LazyDropRemoveFiles(&job, WorkerPause);
@@ -265,8 +299,6 @@ RemoveFilesOfAll(void)
 void
 LazyDropWorkerMain(Datum arg)
 {
-	bool		stuck = false;
-
 	am_lazydrop_worker = true;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -291,18 +323,14 @@ LazyDropWorkerMain(Datum arg)
 		ResetLatch(MyLatch);
 		ProcessWorkerInterrupts();
 
+		/* Files first, so that what has small ones needs one pass only. */
 		timeout = LookForWork(&buffers, &files);
-		if (buffers && !stuck)
-			stuck = !MakePass();
 		if (files)
 			RemoveFilesOfAll();
-		if (files || (buffers && !stuck))
+		if (buffers)
+			MakePass();
+		if (files || buffers)
 			continue;
-
-		/* A buffer that somebody does not let go, or all taken by others. */
-		if (timeout == 0)
-			timeout = 1000;
-		stuck = false;
 
 		pgstat_report_activity(STATE_IDLE,
 							   timeout < 0 ? "" : "waiting for more drops");

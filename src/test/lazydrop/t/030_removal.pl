@@ -61,8 +61,6 @@ sub all_files
 	is($stats->{pending_relations}, 2, 'two relations are pending');
 	is($stats->{pending_files}, scalar(@files), 'and so many files');
 	cmp_ok($stats->{pending_bytes}, '>', 120 * MB, 'and their bytes');
-	is($stats->{buffers_invalidated} > 0 && $stats->{passes} > 0,
-		1, 'the buffers are gone already');
 
 	release($node, 'lazydrop-removal');
 	wait_for_nothing($node);
@@ -208,7 +206,7 @@ SKIP:
 	my $stats = stats($node);
 	is($stats->{checkpoint_waits}, 1, 'and counts that');
 	cmp_ok($stats->{checkpoint_wait_ms}, '>', 0, 'and the time');
-	is($stats->{pending_relations}, 0, 'and the entries are deleted');
+	is($stats->{pending_files}, 0, 'and no files are pending');
 	release($node, 'lazydrop-removal');
 }
 

@@ -77,8 +77,8 @@ foreach my $try (1 .. 10)
 	);
 	$monitor->quit;
 	end_slow_pass($creator);
-	note sprintf('%.1f s, at most %.2f s for a step', $last - $began,
-		$longest);
+	note
+	  sprintf('%.1f s, at most %.2f s for a step', $last - $began, $longest);
 	last if $longest < 0.9;
 }
 SKIP:
@@ -90,8 +90,9 @@ SKIP:
 {
 	my ($creator, $passes) = begin_slow_pass();
 	$creator->query_until(qr/done/, "\n");
-	is(stats($node)->{passes},
-		$passes + 1, 'a creator takes over from one that stands still');
+	is( stats($node)->{passes},
+		$passes + 1,
+		'a creator takes over from one that stands still');
 	end_slow_pass($creator);
 }
 
@@ -154,7 +155,8 @@ $node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	$node->safe_psql('postgres', 'ALTER SEQUENCE s INCREMENT 3');
 	my $first = $passes->(1);
 	my $third = $passes->(3);
-	cmp_ok($third - $first, '>=', 2.7,
+	cmp_ok($third - $first,
+		'>=', 2.7,
 		'a page that stays pinned is tried after 1 s and 2 s more');
 	is(stats($node)->{pending_relations}, 1, 'and stays pending');
 

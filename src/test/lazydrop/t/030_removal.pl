@@ -341,8 +341,10 @@ SKIP:
 	my $removed = stats($node)->{bytes_removed};
 	$node->safe_psql('postgres', 'DROP DATABASE d');
 	wait_for_nothing($node);
-	is_deeply([ sort(slurp_dir($directory)) ],
-		[ '.', '..', 'mine' ], 'is left, and nothing else');
+	is_deeply(
+		[ sort(slurp_dir($directory)) ],
+		[ '.', '..', 'mine' ],
+		'is left, and nothing else');
 	like(
 		slurp_file($node->logfile, $offset),
 		qr{WARNING:  could not remove directory "base/$oid": Directory not empty},

@@ -47,6 +47,12 @@
 #define LOOK_INTERVAL_MS	20
 
 /*
+ * How long a dropper that has not handed over its files yet is waited for, so that one
+ * pass does, in milliseconds.
+ */
+#define RELEASE_PATIENCE_MS	100
+
+/*
  * When to try again to invalidate a buffer that stays pinned: this is doubled as long
  * as passes settle nothing.
  */
@@ -150,6 +156,14 @@ LookForWork(bool *buffers, bool *files)
 		{
 			/* a buffer that is not let go; but look whether there is more */
 			left = Min(left, (retry_at - now) / 1000000 + 1);
+			can_pass = false;
+		}
+		if (can_pass && !can_remove && !LazyDropFilesAreGone(entry) &&
+			now - entry->buried_at_ns <
+			(lazydrop_pass_delay + RELEASE_PATIENCE_MS) * INT64CONST(1000000))
+		{
+			left = Max(1, lazydrop_pass_delay -
+					   (now - entry->buried_at_ns) / 1000000);
 			can_pass = false;
 		}
 		if (can_pass)

@@ -170,6 +170,21 @@ $node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	wait_for_nothing($node);
 }
 
+# --- how many passes a drop takes ------------------------------------------------------------
+
+# The worker, which does not let drops gather here, comes while the dropper is still at it.
+{
+	$node->safe_psql('postgres',
+		join('', map { "CREATE TABLE t$_ AS SELECT 1 AS a;\n" } 1 .. 20));
+	my $before = stats($node)->{passes};
+	foreach my $i (1 .. 20)
+	{
+		$node->safe_psql('postgres', "DROP TABLE t$i");
+		wait_for_nothing($node);
+	}
+	is(stats($node)->{passes}, $before + 20, '20 drops take 20 passes');
+}
+
 stop_with_clean_log($node);
 
 done_testing();

@@ -339,8 +339,8 @@ foreach my $prefix ('many', 'other')
 			"$what: buffers are pending, and no files");
 	}
 
-	# One drop more makes a pass, one for all of them; the worker then makes one for
-	# that drop.
+	# One drop more makes a pass, one for all of them; the worker then makes the one that
+	# it is about to make, and one when the files of that drop are gone.
 	on_primary('CREATE TABLE more AS SELECT 1 AS a', 'DROP TABLE more');
 	catch_up();
 	have_changed(
@@ -356,7 +356,7 @@ foreach my $prefix ('many', 'other')
 	wait_for_nothing(@nodes);
 	have_changed(
 		$before,
-		{ pending_relations => 0, passes => 2 },
+		{ pending_relations => 0, passes => 3 },
 		"$what, in the end");
 }
 
@@ -448,14 +448,14 @@ do
 	# A checkpoint does away with that, whatever the worker is at.
 	is_intact($what, 1);
 	$before = all_stats();
-	is($before->{ $_->name }{pending_relations},
-		0, "$what: there is room after a checkpoint on " . $_->name)
+	is($before->{ $_->name }{pending_files},
+		0, "$what: no files after a checkpoint on " . $_->name)
 	  foreach @nodes;
-	storm(1, 200, "$what, after a checkpoint");
+	storm(1, 60, "$what, after a checkpoint");
 	have_changed(
 		$before,
-		{ buried_relations => 200, sync_fallbacks => 0 },
-		"$what, after a checkpoint");
+		{ buried_relations => 60, sync_fallbacks => 0 },
+		"$what, after a checkpoint: droppers make room");
 	release($_, 'lazydrop-removal') foreach @nodes;
 	wait_for_nothing(@nodes);
 } while (time() < $until);
@@ -861,7 +861,7 @@ SKIP:
 	catch_up();
 	wait_for_nothing(@nodes);
 	my $before = all_stats();
-	hold_at($_, $held) foreach @nodes;
+	hold_at($_, 'lazydrop-removal') foreach @nodes;
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/drop.sql';
 	append_to_file($script, 'DROP DATABASE d:client_id;');
 	my $offset = -s $primary->logfile;
@@ -875,7 +875,7 @@ SKIP:
 			'postgres'
 		],
 		"$what: they are dropped");
-	workers_are_at($held);
+	workers_are_at('lazydrop-removal');
 	have_changed(
 		$before,
 		{
@@ -901,7 +901,7 @@ SKIP:
 		is(scalar(map { database_directories($node, $_) } @oids),
 			4 * $n, "$what: all directories are there on " . $node->name);
 	}
-	release($_, $held) foreach @nodes;
+	release($_, 'lazydrop-removal') foreach @nodes;
 	wait_for_nothing(@nodes);
 	have_changed($before, { passes => 1, sync_fallbacks => 0 }, $what);
 	foreach my $node (@nodes)

@@ -99,7 +99,9 @@ $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('postgres', $cached),
 	'0', 'and not when the directory has been made anew');
 
-# Where there is no directory there are no pages, so nobody looks for any.
+# Where there is no directory there are no pages, so nobody looks for any.  (The record
+# that the old directory is dropped is written after the commit, and not flushed.)
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 wait_for_nothing($standby);
 my $passes = stats($standby)->{passes};
 $primary->safe_psql('postgres', "CREATE DATABASE copy$_ STRATEGY file_copy")

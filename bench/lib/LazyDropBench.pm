@@ -27,7 +27,8 @@ A scenario is a list of groups of cases.  The cases of a group are compared with
 other, so they run one after the other, in an order that changes from run to run; what
 changes on the machine meanwhile meets all of them.  A case is a hash reference with
 "server" (stock; on and off, which is the fork with lazydrop.enabled so; or another
-name), "size" (shared_buffers) and what else the scenario wants.
+name), "size" (shared_buffers) and what else the scenario wants; one with "runs" is run no
+more often than that.
 
 =cut
 
@@ -48,14 +49,14 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT =
   qw(%opt @servers %without_standbys scenario n sizes cases record note left_out
-  in_scratch write_file megabytes meminfo
+  in_scratch write_file megabytes meminfo free_gigabytes
   new_node configure make_primary make_standby discard
   start_program run_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
   time_resumed_replay wait_for_nothing_left
   start_samples stop_samples lag_of time_of_replay
-  table_path add_gigabytes wait_for_no_file cpu_seconds);
+  table_path add_gigabytes is_left wait_for_no_file wait_for_end cpu_seconds);
 
 # What a module cannot go on with ends a case, not the run.
 {
@@ -249,9 +250,10 @@ sub megabytes
 
 =pod
 
-=item meminfo($field)
+=item meminfo($field), free_gigabytes()
 
-A field of /proc/meminfo, in megabytes.
+A field of /proc/meminfo, in megabytes; what the file system of the servers' directories
+has left.
 
 =cut
 
@@ -261,6 +263,15 @@ sub meminfo
 	my ($kb) = slurp_file('/proc/meminfo') =~ /^$field:\s+(\d+) kB/m
 	  or die "no $field in /proc/meminfo\n";
 	return $kb / 1024;
+}
+
+sub free_gigabytes
+{
+	my $out = '';
+	IPC::Run::run(
+		[ 'df', '-k', '--output=avail', $PostgreSQL::Test::Utils::tmp_check ],
+		'>' => \$out) or die "df failed\n";
+	return (split ' ', $out)[-1] / 1024 / 1024;
 }
 
 =pod
@@ -786,10 +797,19 @@ sub time_of_replay
 
 =pod
 
-=item table_path($node, $table), add_gigabytes($path, $n), wait_for_no_file($file)
+=item table_path($node, $table), add_gigabytes($path, $n)
 
 The path of a table's first segment; give a table, which will be dropped, so many further
-segments of a gigabyte that are really there; wait until a file is gone.
+segments of a gigabyte that are really there.
+
+=item is_left($file), wait_for_no_file($file)
+
+Whether such a file, in the default tablespace, is there, or any that has got another name,
+under which it waits for its removal; wait until it is not.
+
+=item wait_for_end($node)
+
+Wait until a server has ended that was told to stop.
 
 =cut
 
@@ -813,15 +833,37 @@ sub add_gigabytes
 	return;
 }
 
+sub is_left
+{
+	my ($file) = @_;
+	my ($tablespace) = $file =~ m{^(.*)/\d+/[^/]+$};
+	return
+	  scalar grep { -e } $file,
+	  glob("'$tablespace/pgsql_tmp/pgsql_tmp.lazydrop.'*");
+}
+
 sub wait_for_no_file
 {
 	my ($file) = @_;
 	my $give_up = time + $PostgreSQL::Test::Utils::timeout_default;
-	while (-e $file)
+	while (is_left($file))
 	{
 		die "\"$file\" was not removed\n" if time > $give_up;
 		usleep(10_000);
 	}
+	return;
+}
+
+sub wait_for_end
+{
+	my ($node) = @_;
+	my $give_up = time + $PostgreSQL::Test::Utils::timeout_default;
+	while (-e $node->data_dir . '/postmaster.pid')
+	{
+		die $node->name . " does not stop\n" if time > $give_up;
+		usleep(10_000);
+	}
+	$node->_update_pid(0);
 	return;
 }
 

@@ -163,8 +163,8 @@ sub scenarios_of
 # ---------------------------------------------------------------------------
 
 # What was asked of the fork before it was measured.  "of", and "by" for a ratio: server,
-# shared_buffers (large is --large), case as a pattern, measure as a pattern.  The median
-# counts, or what "which" says.
+# shared_buffers (large is --large), case as a pattern, measure as a pattern; "less" for a
+# difference.  The median counts, or what "which" says.
 my @bars = (
 	{
 		scenario => 'drop-loop',
@@ -188,11 +188,21 @@ my @bars = (
 	},
 	(   map {
 			+{
+				scenario => 'drop-loop',
+				what =>
+				  "create/insert/drop loop, $_ of shared_buffers: tps of fork : stock",
+				of => [ 'on', $_, '', 'throughput' ],
+				by => [ 'stock', $_, '', 'throughput' ],
+				least => 0.98
+			}
+		} ('8MB', '32MB', '128MB')),
+	(   map {
+			+{
 				scenario => 'drop-replay',
 				what =>
 				  "replay of many $_, fork: s with much : 128 MB of shared_buffers",
-				of => [ 'on', 'large', $_, 'replay' ],
-				by => [ 'on', '128MB', $_, 'replay' ],
+				of => [ 'on', 'large', "$_\$", '^replay' ],
+				by => [ 'on', '128MB', "$_\$", '^replay' ],
 				most => 1.15
 			}
 		} ('DROP TABLE', 'TRUNCATE', 'DROP DATABASE')),
@@ -200,10 +210,19 @@ my @bars = (
 		scenario => 'drop-replay',
 		what =>
 		  'replay of 1,000 DROP TABLE, much shared_buffers: s of stock : fork',
-		of => [ 'stock', 'large', 'DROP TABLE', 'replay' ],
-		by => [ 'on', 'large', 'DROP TABLE', 'replay' ],
+		of => [ 'stock', 'large', 'DROP TABLE$', '^replay' ],
+		by => [ 'on', 'large', 'DROP TABLE$', '^replay' ],
 		least => 100
 	},
+	(   map {
+			+{
+				scenario => 'drop-replay',
+				what =>
+				  "replay of a DROP TABLE of four relations, fork, $_->[1], us",
+				of => [ 'on', $_->[0], 'four relations', 'one of them' ],
+				most => 82
+			}
+		} ([ '128MB', '128 MB' ], [ 'large', 'much shared_buffers' ])),
 	{
 		scenario => 'drop-replay',
 		what =>
@@ -241,6 +260,63 @@ my @bars = (
 				most => 0.01
 			}
 		} ('session', 'replay')),
+	(   map {
+			+{
+				scenario => 'large-file',
+				what =>
+				  "table of 8 GB: $_, less pass_delay, s of fork : stock",
+				of => [ 'on', '.', '', "^$_ less" ],
+				by => [ 'stock', '.', '', "^$_ less" ],
+				most => 1.15
+			}
+		} ('space free after', 'space free on the standby after')),
+	{
+		scenario => 'large-file',
+		what =>
+		  'clean shutdown with 8 GB pending, s of fork : DROP of 8 GB, s of stock',
+		of => [ 'on', '.', '', 'shutdown' ],
+		by => [ 'stock', '.', '', 'session' ],
+		most => 1.15
+	},
+	(   map {
+			+{
+				scenario => 'promotion',
+				what => "promotion, fork: s with $_ : nothing pending",
+				of => [ 'on', '.', "^$_ pending", 'promotion' ],
+				by => [ 'on', '.', '^nothing', 'promotion' ],
+				most => 1.2
+			}
+		} ('100 files of 1 GB', '20 GB')),
+	(   map {
+			+{
+				scenario => 'createdb-replay',
+				what =>
+				  "replay of 100 CREATE DATABASE by file copy, $_->[1]: s of fork : stock",
+				of => [ 'on', $_->[0], '', '^replay' ],
+				by => [ 'stock', $_->[0], '', '^replay' ],
+				most => 1
+			}
+		} ([ '128MB', '128 MB' ], [ 'large', 'much shared_buffers' ])),
+	{
+		scenario => 'createdb-replay',
+		what => 'passes for that',
+		of => [ 'on', 'large', '', 'passes' ],
+		most => 0
+	},
+	{
+		scenario => 'flush-instructions',
+		what =>
+		  'write of a buffer, fork: instructions with 10,000 entries pending, less those with none',
+		of => [ 'on', '.', '; 10000 pending', 'write of a buffer' ],
+		less => [ 'on', '.', '; 0 pending', 'write of a buffer' ],
+		most => 20
+	},
+	{
+		scenario => 'flush-instructions',
+		what => 'locks of the fork for that write',
+		of => [ 'on', '.', '; 10000 pending', 'locks' ],
+		most => 0.05
+	},
 	{
 		scenario => 'oltp-during-drops',
 		what =>
@@ -316,6 +392,14 @@ sub bars
 
 			# Such that did not run in one group have runs in common, too.
 			@seen = ratios($of, $by) or next;
+		}
+		if ($bar->{less})
+		{
+			my $less = lookup($results, $bar->{scenario}, $bar->{less})
+			  or next;
+			@seen = map { $of->{$_} - $less->{$_} }
+			  grep { exists $less->{$_} } sort keys %$of
+			  or next;
 		}
 		my $counts =
 		  ($bar->{which} // '') eq 'max' ? max(@seen) : median(@seen);
@@ -525,13 +609,31 @@ our %plots = (
 		map {
 			+{
 				kind => 'bars',
-				case => $_,
-				measure => 'replay',
+				case => "$_\$",
+				measure => '^replay',
 				log => 1,
 				title => "replay of many $_",
 				y => 'seconds'
 			}
-		} ('DROP TABLE', 'TRUNCATE', 'DROP DATABASE')
+		} ( 'DROP TABLE', 'TRUNCATE',
+			'DROP DATABASE',
+			'DROP TABLE of four relations')
+	],
+	'createdb-replay' => [
+		{
+			kind => 'bars',
+			measure => '^replay',
+			title => 'replay of many CREATE DATABASE by file copy',
+			y => 'seconds'
+		}
+	],
+	'promotion' => [
+		{
+			kind => 'bars',
+			measure => 'promotion',
+			title => 'from pg_ctl promote until the server is a primary',
+			y => 'seconds'
+		}
 	],
 	'drop-storm-replay' => [
 		(   map { +{ kind => 'lag', servers => $_, title => $_ } }
@@ -573,7 +675,7 @@ our %plots = (
 	'large-file' => [
 		{
 			kind => 'bars',
-			measure => '.',
+			measure => '(?:held|after)$',
 			log => 1,
 			strip => '(?: on the standby)? after',
 			title => 'a table of 8 GB is dropped; on the standby',

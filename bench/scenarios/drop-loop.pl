@@ -9,7 +9,7 @@
 #
 # Expected before it was run: stock falls as in the source; the fork at 16 GB has at least
 # 0.95 of its own rate at 8 MB, less than 5% of a processor for the worker, and at most 10
-# passes for 1,000 drops.
+# passes for 1,000 drops.  At 8, 32 and 128 MB it has at least 0.98 of stock's.
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,25 +3,225 @@
 
 # Asks: how many instructions does it take to write a buffer when nothing is pending?
 # Counted by callgrind in a single-user server, which writes what a table's creation left
-# dirty; so it does not depend on the machine's other work.
+# dirty; so it does not depend on the machine's other work.  And how many, and how many
+# locks of ours, when 10,000 entries are pending?  Counted in the checkpointer of a server
+# that runs under callgrind as a whole; its worker is stopped meanwhile.
 #
-# Expected: some tens more than stock, of some ten thousand.
+# Expected: some tens more than stock, of some ten thousand; with 10,000 entries within 20 of
+# those with none, and no lock but for the few relations that share a bucket with an entry.
 
 use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
+use LazyDropUtils qw(stats wait_for_stats);
 use PostgreSQL::Test::Utils;
 
+my @valgrind =
+  qw(valgrind --quiet --tool=callgrind --toggle-collect=FlushBuffer*);
+
+sub total
+{
+	my ($file) = @_;
+	my ($instructions) = slurp_file($file) =~ /^(?:totals|summary): (\d+)/m
+	  or die "no total in $file\n";
+	return $instructions;
+}
+
+sub buffers_written
+{
+	my ($log) = @_;
+	my $writes = 0;
+	$writes += $1 while $log =~ /complete: wrote (\d+) buffers/g;
+	die "no checkpoint in: $log\n" if $writes == 0;
+	return $writes;
+}
+
+# How often an LWLock was asked for by the fork's own functions, or by what they called,
+# as a file of callgrind's has it.
+sub own_locks
+{
+	my ($file) = @_;
+	my (%name, %calls, $caller, $callee);
+	foreach my $line (split /\n/, slurp_file($file))
+	{
+		if ($line =~ /^(c?)fn=\((\d+)\)(?: (.*))?$/)
+		{
+			# A name is written out where it comes first.
+			$name{$2} = $3 if defined $3;
+			($1 ? $callee : $caller) = $2;
+		}
+		elsif ($line =~ /^calls=(\d+)/)
+		{
+			$calls{$caller}{$callee} += $1;
+		}
+	}
+	my @look = grep { $name{$_} =~ /^LazyDrop/ } sort keys %name;
+	die "$file has no function of the lazy drop\n" unless @look;
+	my %seen = map { $_ => 1 } @look;
+	my $locks = 0;
+	while (defined(my $function = shift @look))
+	{
+		foreach my $called (sort keys %{ $calls{$function} })
+		{
+			if ($name{$called} =~ /^LWLock(?:Conditional)?Acquire/)
+			{
+				$locks += $calls{$function}{$called};
+			}
+			elsif (!$seen{$called}++)
+			{
+				push @look, $called;
+			}
+		}
+	}
+	return $locks;
+}
+
+# Start a server with all its processes under callgrind, each of which leaves a file.
+sub start_counted
+{
+	my ($node, $out) = @_;
+	my $command = write_file(
+		'counted-postgres',
+		join("\n",
+			'#!/bin/sh',
+			"exec @valgrind --vgdb=no '--callgrind-out-file=$out.%p' \\",
+			"\t'" . $node->installed_command('postgres') . q{' "$@"},
+			''));
+	chmod 0755, $command or die "could not change \"$command\": $!\n";
+	local %ENV = $node->_get_env(PGAPPNAME => undef);
+	run_program(
+		[
+			$node->installed_command('pg_ctl'),
+			'-D' => $node->data_dir,
+			'-l' => $node->logfile,
+			'-p' => $command,
+			'-t' => $PostgreSQL::Test::Utils::timeout_default,
+			'start'
+		],
+		'>' => \*STDERR,
+		'2>&1') or die "valgrind does not start the server\n";
+	$node->_update_pid(1);
+	return;
+}
+
+# Drop, make other buffers dirty, and have a checkpoint write them.  What is dropped stays
+# pending meanwhile, or is settled before.
+sub drop_and_write
+{
+	my ($node, $pending, $tables, $others) = @_;
+	$node->safe_psql('postgres',
+		'DROP TABLE ' . join(', ', map { "d$_" } 1 .. $tables));
+	wait_for_nothing_left($node) unless $pending;
+
+	# a page for each row
+	$node->safe_psql(
+		'postgres',
+		join(
+			'',
+			map {
+				"INSERT INTO w$_ SELECT repeat('x', 7500) FROM generate_series(1, 100);\n"
+			} 1 .. $others)
+		  . 'CHECKPOINT');
+	die "too little is pending\n"
+	  if $pending && stats($node)->{pending_relations} < $tables;
+	return;
+}
+
+# With many small relations to write, so that it does not matter much whether one of them
+# shares a bucket with an entry.
+sub server_case
+{
+	my ($case) = @_;
+	my ($tables, $others) = (n(10000), n(100));
+	my $node = new_node($case->{server});
+	$node->init;
+	configure(
+		$node, $case->{server},
+		wal_level => 'replica',
+		shared_buffers => $case->{size},
+		bgwriter_lru_maxpages => '0',
+		log_checkpoints => 'on',
+		max_locks_per_transaction => '256',
+		'lazydrop.defer_files' => 'off',
+		'lazydrop.max_pending' => '65536',
+		'lazydrop.pass_delay' => $case->{pending} ? '60s' : '0');
+	$node->start;
+	$node->safe_psql(
+		'postgres',
+		join(
+			'',
+			(map { "CREATE TABLE d$_ (a int);\n" } 1 .. $tables),
+			map {
+				"CREATE TABLE w$_ (a text);\nALTER TABLE w$_ ALTER a SET STORAGE plain;\n"
+			} 1 .. $others));
+	$node->stop;
+
+	my $out = in_scratch("callgrind.$case->{server}");
+	my $offset = -s $node->logfile;
+	start_counted($node, $out);
+	my $checkpointer = $node->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'}
+	);
+	my $worker;
+	if ($case->{pending})
+	{
+		wait_for_stats($node, q{s->>'worker_pid' IS NOT NULL});
+		$worker = stats($node)->{worker_pid};
+		kill 'STOP', $worker or die "could not stop the worker: $!\n";
+	}
+	my $done = eval {
+		drop_and_write($node, $case->{pending}, $tables, $others);
+		1;
+	};
+	my $error = $@;
+	kill 'CONT', $worker if defined $worker;
+	die $error unless $done;
+	$node->stop('fast', timeout => 600);
+
+	my $file = "$out.$checkpointer";
+	my $writes = buffers_written(slurp_file($node->logfile, $offset));
+	record('write of a buffer', 'instructions', total($file) / $writes);
+	record('own locks for it', 'locks', own_locks($file) / $writes)
+	  if $case->{server} eq 'on';
+	unlink glob("'$out'.*");
+	discard($node);
+	return;
+}
+
 scenario 'flush-instructions' => (
-	seconds => 45,
+	seconds => sub { $_[0]{case} ? 150 : 45 },
 	runs => 1,
-	groups => sub { return cases([qw(stock on off)], size => '128MB') },
+	groups => sub {
+		my $pending = n(10000);
+		return (
+			cases([qw(stock on off)], size => '128MB'),
+			[
+				(   map {
+						+{
+							server => $_,
+							size => '128MB',
+							case => 'checkpointer; 0 pending'
+						}
+					} qw(stock on)),
+				{
+					server => 'on',
+					size => '128MB',
+					case => "checkpointer; $pending pending",
+					pending => 1
+				}
+			]);
+	},
 	run => sub {
 		my ($case) = @_;
 		if (system('valgrind --version >/dev/null 2>&1') != 0)
 		{
 			left_out('flush-instructions', 'there is no valgrind');
+			return;
+		}
+		if ($case->{case})
+		{
+			server_case($case);
 			return;
 		}
 		my $rows = n(300000);
@@ -38,10 +238,7 @@ scenario 'flush-instructions' => (
 		my $err = '';
 		run_program(
 			[
-				'valgrind',
-				'--quiet',
-				'--tool=callgrind',
-				'--toggle-collect=FlushBuffer*',
+				@valgrind,
 				"--callgrind-out-file=$out",
 				$node->installed_command('postgres'),
 				'--single',
@@ -51,12 +248,8 @@ scenario 'flush-instructions' => (
 			'<' => \$sql,
 			'>' => '/dev/null',
 			'2>' => \$err) or die "valgrind failed: $err\n";
-		my ($instructions) = slurp_file($out) =~ /^(?:totals|summary): (\d+)/m
-		  or die "no total in $out\n";
+		record('write of a buffer',
+			'instructions', total($out) / buffers_written($err));
 		unlink $out;
-		my $writes = 0;
-		$writes += $1 while $err =~ /complete: wrote (\d+) buffers/g;
-		die "no checkpoint in: $err\n" if $writes == 0;
-		record('write of a buffer', 'instructions', $instructions / $writes);
 		discard($node);
 	});

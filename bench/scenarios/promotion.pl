@@ -1,0 +1,100 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+# Source: operators' question what a failover right after a large drop costs, since a
+# cluster has no primary while its standby is promoted.
+#
+# Asks: how long does it take from "pg_ctl promote" until the server is not in recovery any
+# more, with 100 files of 1 GB pending (without blocks on the disk, so that there can be as
+# many), with 20 GB of real ones (in the first run only), and with nothing?
+# lazydrop.pass_delay keeps them pending.
+#
+# Expected: at most 1.2 times as long as with nothing pending.
+
+use strict;
+use warnings FATAL => 'all';
+
+use LazyDropBench;
+use LazyDropUtils qw(add_segments stats);
+use Time::HiRes   qw(time);
+
+# The files of a table that is dropped are there on the standby only.
+my $segments = 10;
+
+# Real files are made 16 MB large in a smoke run.
+my $gigabytes = 20;
+my $fits = free_gigabytes() > ($opt{quick} ? 2 : $gigabytes + 4);
+
+scenario 'promotion' => (
+	seconds => sub { $_[0]{real} ? 120 : 6 },
+	groups => sub {
+		my %common = (size => '128MB', tables => 0);
+		return [
+			{ %common, server => 'stock', case => 'nothing pending' },
+			{ %common, server => 'on', case => 'nothing pending' },
+			{
+				%common,
+				server => 'on',
+				case => '100 files of 1 GB pending',
+				tables => 100 / $segments
+			},
+			(   $fits
+				? {
+					%common,
+					server => 'on',
+					case => "$gigabytes GB pending",
+					tables => $gigabytes / $segments,
+					real => 1,
+					runs => 1
+				  }
+				: ())
+		];
+	},
+	setup => sub {
+		left_out("$gigabytes GB pending", 'too little space on the disk')
+		  unless $fits;
+	},
+	run => sub {
+		my ($case) = @_;
+		my $primary = make_primary(
+			$case->{server},
+			shared_buffers => $case->{size},
+			'lazydrop.pass_delay' => '60s');
+		my $standby = make_standby($primary, $case->{server});
+		my @tables = map { "t$_" } 1 .. $case->{tables};
+		$primary->safe_psql('postgres',
+			join('', map { "CREATE TABLE $_ AS SELECT 1 AS a;\n" } @tables));
+		$primary->wait_for_replay_catchup($standby);
+		foreach my $table (@tables)
+		{
+			my ($path) = table_path($primary, $table) =~ m{/(base/\d+/\d+)$};
+			$case->{real}
+			  ? add_gigabytes($standby->data_dir . "/$path", $segments)
+			  : add_segments($standby, $path, $segments, 1024**3);
+		}
+		$primary->safe_psql('postgres',
+			join('', map { "DROP TABLE $_;\n" } @tables));
+		$primary->wait_for_replay_catchup($standby);
+		sync_disk();
+		die "too little is pending\n"
+		  if @tables && stats($standby)->{pending_relations} < @tables;
+
+		my $session = $standby->background_psql('postgres');
+		$session->query_safe('SELECT 1');
+		my $began = time;
+		run_program(
+			[
+				$standby->installed_command('pg_ctl'),
+				'-D' => $standby->data_dir,
+				'--no-wait', 'promote'
+			],
+			'>' => \*STDERR,
+			'2>&1') or die "pg_ctl promote failed\n";
+
+		while ($session->query_safe('SELECT pg_is_in_recovery()') ne 'f')
+		{
+		}
+		record('promotion', 's', time - $began);
+		$session->quit;
+		discard($standby, $primary);
+	});

@@ -143,8 +143,7 @@ typedef struct LazyDropShared
 {
 	/*
 	 * Number of entries that may have buffers.  Changed under the lock, read
-	 * without it by every writer of a buffer: so it has a cache line of its
-	 * own.
+	 * without it by every pass and by each dropper that makes room.
 	 */
 	union
 	{
@@ -177,10 +176,18 @@ typedef struct LazyDropShared
 
 	/* constant after start-up */
 	int			capacity;
-	int			nbuckets;		/* a power of two */
+	int			relation_shift;
+	int			database_shift;
 	int			nannouncements;
 	LazyDropEntry *entries;
-	int		   *buckets;
+
+	/*
+	 * The first entry of each bucket, or -1.  Changed under the lock, read
+	 * without it by writers.  Those of databases are apart, because each
+	 * writer looks at that of its own.
+	 */
+	int		   *relation_buckets;
+	int		   *database_buckets;
 	LazyDropAnnouncementPadded *announcements;
 
 	uint32		wait_event_main;

@@ -111,15 +111,46 @@ static bool SettleMatching(LazyDropMatch matches, const void *arg,
  * ---------------------------------------------------------------------
  */
 
+/*
+ * Where an entry would be that buries a relation, and where one that buries its database
+ * in its tablespace.  Multiplicative hashing: the high bits are good.  Of both kinds there
+ * are many more buckets than entries, so that an empty one, which a writer finds without
+ * the lock, is what there is to be seen (rule R1).
+ */
+static inline uint32
+HashOfDatabase(const RelFileLocator *locator)
+{
+	return locator->dbOid * (uint32) 0x9E3779B1 +
+		locator->spcOid * (uint32) 0x85EBCA6B;
+}
+
+static inline int *
+DatabaseBucket(const RelFileLocator *locator)
+{
+	return &LazyDropCtl->database_buckets[HashOfDatabase(locator) >>
+										  LazyDropCtl->database_shift];
+}
+
+static inline int *
+RelationBucket(const RelFileLocator *locator)
+{
+	return &LazyDropCtl->relation_buckets[(HashOfDatabase(locator) +
+										   locator->relNumber * (uint32) 0xC2B2AE3D) >>
+										  LazyDropCtl->relation_shift];
+}
+
 static inline int *
 BucketOf(const RelFileLocator *locator)
 {
-	uint32		hash;
+	return RelFileNumberIsValid(locator->relNumber) ?
+		RelationBucket(locator) : DatabaseBucket(locator);
+}
 
-	hash = hash_combine(hash_combine(murmurhash32(locator->relNumber),
-									 murmurhash32(locator->dbOid)),
-						murmurhash32(locator->spcOid));
-	return &LazyDropCtl->buckets[hash & (LazyDropCtl->nbuckets - 1)];
+/* Whether a bucket has an entry, read without the lock. */
+static inline bool
+IsEmpty(const int *bucket)
+{
+	return *(const volatile int *) bucket < 0;
 }
 
 /*
@@ -169,6 +200,8 @@ IsBuried(const RelFileLocator *locator)
 {
 	bool		result;
 
+	if (IsEmpty(RelationBucket(locator)) && IsEmpty(DatabaseBucket(locator)))
+		return false;
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	result = LazyDropFindBurial(locator) != NULL;
 	LWLockRelease(&LazyDropCtl->lock);
@@ -1310,23 +1343,29 @@ CountSkippedWrite(void)
 	pg_atomic_fetch_add_u64(&LazyDropCtl->writes_skipped, 1);
 }
 
+/* where entries would be that bury the buffer which this process is about to write */
+static const int *watched_relation;
+static const int *watched_database;
+
 /*
  * Whether there is no point in writing a buffer, nor in flushing WAL for it,
  * because its relation is buried.  When it is not now, it may be later on: this
  * only saves the work.
  *
  * The caller has the buffer pinned and its I/O started, and has cleared
- * BM_JUST_DIRTIED, so that it can leave the buffer clean.
+ * BM_JUST_DIRTIED, so that it can leave the buffer clean.  It goes on with
+ * LazyDropAnnounceWrite for the same buffer.
  */
 bool
 LazyDropWriteIsVain(const BufferTag *tag)
 {
-	RelFileLocator locator;
+	RelFileLocator locator = BufTagGetRelFileLocator(tag);
 
 	write_was_skipped = false;
-	if (LazyDropNothingBuried())
+	watched_relation = RelationBucket(&locator);
+	watched_database = DatabaseBucket(&locator);
+	if (likely(IsEmpty(watched_relation) && IsEmpty(watched_database)))
 		return false;
-	locator = BufTagGetRelFileLocator(tag);
 	if (!IsBuried(&locator))
 		return false;
 	CountSkippedWrite();
@@ -1337,6 +1376,8 @@ LazyDropWriteIsVain(const BufferTag *tag)
  * Announce a write.  Returns true when the relation is buried, and then the
  * caller must not write and nothing is announced.  Otherwise it ends its write,
  * after it has left a sync request, with LazyDropEndWrite.
+ *
+ * Takes no lock, unless an entry shares a bucket with the relation or its database.
  */
 bool
 LazyDropAnnounceWrite(const BufferTag *tag)
@@ -1352,12 +1393,14 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 						(pg_atomic_read_u32(&mine->generation) + 2) | 1);
 
 	/*
-	 * The fence, and only then the counter.  The other way round, a relation
+	 * The fence, and only then the buckets.  The other way round, a relation
 	 * buried between the two would find no announcement and be written to.
 	 */
 	pg_memory_barrier();
 	INJECTION_POINT("lazydrop-announced", NULL);
-	if (LazyDropNothingBuried() || !IsBuried(&locator))
+	if (likely(IsEmpty(watched_relation) && IsEmpty(watched_database)))
+		return false;
+	if (!IsBuried(&locator))
 		return false;
 
 	LazyDropEndWrite();

@@ -122,10 +122,20 @@ NumAnnouncements(void)
 	return MaxBackends + NUM_AUXILIARY_PROCS;
 }
 
-static int
-NumBuckets(void)
+/*
+ * Powers of two, and so many more than entries that a writer rarely comes upon one that
+ * is not empty and not its own.
+ */
+static uint32
+NumRelationBuckets(void)
 {
-	return pg_nextpower2_32(lazydrop_max_pending);
+	return pg_nextpower2_32(lazydrop_max_pending) * 16;
+}
+
+static uint32
+NumDatabaseBuckets(void)
+{
+	return pg_nextpower2_32(lazydrop_max_pending) * 4;
 }
 
 /*
@@ -139,7 +149,8 @@ LazyDropShmemSize(void)
 	size = MAXALIGN(sizeof(LazyDropShared));
 	size = add_size(size, MAXALIGN(mul_size(lazydrop_max_pending,
 											sizeof(LazyDropEntry))));
-	size = add_size(size, MAXALIGN(mul_size(NumBuckets(), sizeof(int))));
+	size = add_size(size, MAXALIGN(mul_size(NumRelationBuckets() + NumDatabaseBuckets(),
+											sizeof(int))));
 	size = add_size(size, mul_size(NumAnnouncements() + 1,
 								   sizeof(LazyDropAnnouncementPadded)));
 	return size;
@@ -174,7 +185,8 @@ LazyDropShmemInit(void)
 	dlist_init(&LazyDropCtl->removals);
 	dlist_init(&LazyDropCtl->unused);
 	LazyDropCtl->capacity = lazydrop_max_pending;
-	LazyDropCtl->nbuckets = NumBuckets();
+	LazyDropCtl->relation_shift = 32 - pg_leftmost_one_pos32(NumRelationBuckets());
+	LazyDropCtl->database_shift = 32 - pg_leftmost_one_pos32(NumDatabaseBuckets());
 	LazyDropCtl->nannouncements = NumAnnouncements();
 
 	next = (char *) LazyDropCtl + MAXALIGN(sizeof(LazyDropShared));
@@ -183,11 +195,12 @@ LazyDropShmemInit(void)
 		dlist_push_tail(&LazyDropCtl->unused, &LazyDropCtl->entries[i].node);
 
 	next += MAXALIGN(LazyDropCtl->capacity * sizeof(LazyDropEntry));
-	LazyDropCtl->buckets = (int *) next;
-	for (int i = 0; i < LazyDropCtl->nbuckets; i++)
-		LazyDropCtl->buckets[i] = -1;
+	LazyDropCtl->relation_buckets = (int *) next;
+	LazyDropCtl->database_buckets = LazyDropCtl->relation_buckets + NumRelationBuckets();
+	for (uint32 i = 0; i < NumRelationBuckets() + NumDatabaseBuckets(); i++)
+		LazyDropCtl->relation_buckets[i] = -1;
 
-	next += MAXALIGN(LazyDropCtl->nbuckets * sizeof(int));
+	next += MAXALIGN((NumRelationBuckets() + NumDatabaseBuckets()) * sizeof(int));
 	next = (char *) TYPEALIGN(PG_CACHE_LINE_SIZE, next);
 	LazyDropCtl->announcements = (LazyDropAnnouncementPadded *) next;
 	for (int i = 0; i < LazyDropCtl->nannouncements; i++)

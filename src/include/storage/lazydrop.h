@@ -30,6 +30,8 @@ pg_noreturn extern void LazyDropWorkerMain(Datum arg);
 /* droppers */
 extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels,
 								  XLogRecPtr durable);
+extern void LazyDropAllowBurial(XLogRecPtr durable);
+extern void LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels);
 extern void LazyDropOmitBuried(SMgrRelation **rels, int *nrels);
 extern bool LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo);
 extern bool LazyDropDropDatabase(Oid dboid);
@@ -49,17 +51,18 @@ extern bool LazyDropWriteWasSkipped(void);
 
 /* whoever creates or chooses names */
 extern void LazyDropSettleRelation(SMgrRelation reln);
-extern void LazyDropSettleDatabase(Oid dboid, bool for_creator);
-extern void LazyDropSettleAll(void);
+extern void LazyDropSettleDatabase(Oid dboid);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 
 /* whoever needs the files gone, or their space */
-extern void LazyDropCheckPoint(void);
-extern void LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn);
+extern void LazyDropCheckPoint(int flags);
+extern void LazyDropHideDatabase(Oid dboid);
+extern void LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn);
+extern void LazyDropEndRecovery(void);
 extern bool LazyDropDrain(int64 timeout_ms);
-extern bool LazyDropFreeSpace(int error);
+extern bool LazyDropFreeSpace(int error, int temp_fd);
 
 /* the checkpointer, when it has taken note of what was sent to it */
 extern void LazyDropRequestsAbsorbed(void);

@@ -90,13 +90,27 @@ typedef struct LazyDropEntry
 	bool		pinned;
 
 	LazyDropFiles files;
-	dlist_node	files_node;		/* in ->removals, while there is something */
+	/* in ->removals or ->hidden_removals, while there is something */
+	dlist_node	files_node;
 
 	/*
 	 * the first segment of the main fork is shrunk, but unlinked by a
 	 * checkpoint
 	 */
 	bool		keep_first;
+
+	/*
+	 * Files that have names of hidden ones (rule R8): how many, and whether
+	 * those are all; and whether a process is just about it, which no other
+	 * one may be, nor in a step.
+	 */
+	int			nhidden;
+	bool		hidden;
+	bool		hiding;
+
+	/* attempts that have failed, and when to try again, or 0 */
+	int			nfailures;
+	int64		retry_at_ns;
 
 	/* processes that are in a system call on one of the files (rule R5) */
 	int			nbusy;
@@ -107,7 +121,8 @@ typedef struct LazyDropEntry
 	/* end of the WAL record that drops it, or invalid in recovery */
 	XLogRecPtr	lsn;
 
-	/* what is left, as far as it is known */
+	/* what is left, when that has been looked at */
+	bool		measured;
 	int			nfiles;
 	uint64		bytes;
 } LazyDropEntry;
@@ -159,13 +174,18 @@ typedef struct LazyDropShared
 
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their first burial */
-	dlist_head	removals;		/* those with files, by serial number */
+	dlist_head	removals;		/* those with files, by serial number, */
+	dlist_head	hidden_removals;	/* but for hidden ones (rule R8) */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
 	uint64		last_serial;
 	/* entries up to this one do not wait for lazydrop.pass_delay */
 	uint64		drain_serial;
+	/* the last one when the last checkpoint began */
+	uint64		checkpoint_serial;
+	/* the same of the one before: lazydrop.removal_rate is not for these */
+	uint64		hurry_serial;
 
 	/* the last pass that was complete, and when it was so, or 0 */
 	TimestampTz last_pass;
@@ -252,8 +272,13 @@ typedef struct LazyDropJob
 {
 	LazyDropEntry *entry;
 	uint64		serial;
+	uint64		first_serial;
 	RelFileLocator locator;
 	bool		keep_first;
+	bool		measured;
+	int			nfailures;
+	bool		hidden;
+	int			nhidden;
 } LazyDropJob;
 
 /*
@@ -269,6 +294,7 @@ extern PGDLLIMPORT int lazydrop_pass_delay;
 extern PGDLLIMPORT bool lazydrop_log_passes;
 extern PGDLLIMPORT bool lazydrop_defer_files;
 extern PGDLLIMPORT int lazydrop_removal_rate;
+extern PGDLLIMPORT int lazydrop_scan_limit;
 
 /* lazydrop.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
@@ -285,9 +311,15 @@ extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg);
 
 /* lazydrop_files.c */
-extern int	LazyDropFindJobs(LazyDropFiles least, uint64 first_serial,
-							 uint64 last_serial, LazyDropMatch matches,
-							 const void *arg, LazyDropJob *jobs, int njobs);
+extern int	LazyDropFindJobs(LazyDropFiles least, bool visible,
+							 uint64 first_serial, uint64 last_serial,
+							 LazyDropMatch matches, const void *arg,
+							 LazyDropJob *jobs, int njobs);
+extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
+extern void LazyDropMeasure(const LazyDropJob *job);
+extern void LazyDropMeasureAll(void);
+extern bool LazyDropHideFiles(const LazyDropJob *job);
+extern bool LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause);
 extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
 extern void LazyDropRemoveDirectory(Oid spcoid, Oid dboid);
 

@@ -30,7 +30,8 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait wait_until minimum_recovery_point relation_files add_segments need_injection_points
+  wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
+  orphaned_files need_injection_points
   start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
   start_as manual_queries);
 
@@ -208,6 +209,73 @@ sub add_segments
 
 =pod
 
+=item hidden_files($node)
+
+Files and directories that a node has hidden until they are removed, sorted, relative to
+its data directory.
+
+=cut
+
+sub hidden_files
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my $name = 'pgsql_tmp/pgsql_tmp.lazydrop.*';
+	my @files = sort map { substr($_, length($data) + 1) }
+	  glob("'$data'/base/$name '$data'/pg_tblspc/*/*/$name");
+	return @files;
+}
+
+=pod
+
+=item orphaned_files($node)
+
+Directories of databases that a node's pg_database does not know, and files of relations
+that pg_class of their database does not know, sorted, relative to its data directory.
+What template0 has is not looked at.  On a primary, a checkpoint must have unlinked the
+first segments of what has been dropped.
+
+=cut
+
+sub orphaned_files
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my %databases =
+	  map { split /\|/ }
+	  split /\n/,
+	  $node->safe_psql('postgres', 'SELECT oid, datname FROM pg_database');
+	my %known;
+	foreach my $database (grep { $_ ne 'template0' } values %databases)
+	{
+		$known{$_} = 1 foreach split /\n/, $node->safe_psql(
+			$database, q{
+			SELECT pg_relation_filepath(oid) FROM pg_class
+			WHERE pg_relation_filepath(oid) IS NOT NULL});
+	}
+
+	my @orphans;
+	foreach my $directory (glob("'$data'/base/* '$data'/pg_tblspc/*/*/*"))
+	{
+		next unless $directory =~ m{/([0-9]+)$};
+		my $path = substr($directory, length($data) + 1);
+		my $database = $databases{$1};
+		if (!defined $database)
+		{
+			push @orphans, $path;
+			next;
+		}
+		next if $database eq 'template0';
+		push @orphans, grep {
+			m{^(.*/[0-9]+)(_(fsm|vm|init))?(\.[0-9]+)?$} && !$known{$1}
+		} map { "$path/$_" } slurp_dir($directory);
+	}
+	@orphans = sort @orphans;
+	return @orphans;
+}
+
+=pod
+
 =item need_injection_points()
 
 Skip the whole test when the build has none.
@@ -242,6 +310,7 @@ sub start_quiet_node
 		'lazydrop.enabled' => 'on',
 		'lazydrop.max_pending' => '16384',
 		'lazydrop.pass_delay' => '0',
+		'lazydrop.scan_limit' => '0',
 		'shared_buffers' => '32MB',
 		%settings);
 	my $node = PostgreSQL::Test::Cluster->new($name);

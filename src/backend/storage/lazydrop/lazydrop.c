@@ -71,15 +71,25 @@
 /* How many entries that must be gone are looked for at once. */
 #define SETTLE_BATCH			100
 
+/*
+ * With a small pool, a drop of at most so many relations, of at most so many bytes
+ * together, is done as stock does it (IsCheapToDrop).
+ */
+#define SCAN_MAX_RELATIONS		16
+#define SMALL_DROP				(16 * 1024 * 1024)
+
 /* Below that many drops, comparing one by one is cheaper than bsearch. */
 #define BSEARCH_THRESHOLD		8
 
 /*
- * Of the relations handed to LazyDropBuryRelations, those that were buried, for
- * the call of DropRelationsAllBuffers that follows at once.
+ * The relations that this process has just buried, sorted, or NULL: for the calls of
+ * DropRelationsAllBuffers and, when their files are deferred, smgr_unlink that follow at
+ * once.
  */
 static RelFileLocator *just_buried = NULL;
 static int	njust_buried = 0;
+static bool buffers_to_omit = false;
+static XLogRecPtr just_buried_lsn;
 
 /* whether the removal of the database's directories that are dropped is deferred */
 static bool redo_deferred = false;
@@ -89,6 +99,10 @@ static bool redo_deferred = false;
  * files it has not released yet
  */
 static int	nburying = 0;
+
+/* what LazyDropAllowBurial has said */
+static bool burial_allowed = false;
+static XLogRecPtr allowed_durable;
 
 /* the database that this process creates, and its first record, for rule R11 */
 static Oid	created_dboid = InvalidOid;
@@ -102,8 +116,11 @@ static bool truncating = false;
 static RelFileLocatorBackend truncating_rlocator;
 static BlockNumber truncate_sizes[MAX_FORKNUM + 1];
 
-static bool SettleMatching(LazyDropMatch matches, const void *arg,
-						   uint64 last_serial, bool seen, bool for_creator);
+static bool
+MatchesAll(const RelFileLocator *entry, const void *arg)
+{
+	return true;
+}
 
 
 /* ---------------------------------------------------------------------
@@ -270,6 +287,9 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		entry->again = false;
 		entry->pinned = false;
 		entry->files = LAZYDROP_FILES_NONE;
+		entry->nhidden = 0;
+		entry->hidden = false;
+		entry->hiding = false;
 		entry->nbusy = 0;
 		entry->first_serial = LazyDropCtl->last_serial + 1;
 		entry->buried_at_ns = now;
@@ -300,6 +320,11 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		entry->keep_first = false;
 		entry->dropper = MyProcNumber;
 		entry->lsn = lsn;
+		/* there may be files under their own names again */
+		entry->hidden = false;
+		entry->nfailures = 0;
+		entry->retry_at_ns = 0;
+		entry->measured = false;
 		entry->nfiles = 0;
 		entry->bytes = 0;
 	}
@@ -347,7 +372,7 @@ AdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 	{
 		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
 
-		/* A checkpoint may have removed them already. */
+		/* They may be gone already. */
 		if (entry == NULL || entry->files == LAZYDROP_FILES_NONE ||
 			entry->dropper != MyProcNumber)
 			continue;
@@ -429,7 +454,7 @@ IsAmong(const RelFileLocator *relation,
  * Only droppers read lazydrop.enabled (rule R13).  Without a worker, entries
  * would stay until the set is full, so on a running primary we do as stock does;
  * in recovery we bury nevertheless, because a full set is settled by one pass
- * for all of it, and the end of recovery settles the rest (rule R6).
+ * for all of it, and the end of recovery makes one for the rest (rules R6 and R16).
  */
 static bool
 MayBury(int n)
@@ -508,8 +533,9 @@ WaitForWriters(const RelFileLocator *sorted, int n)
  * R1).  A scan that was cancelled leaves them, and stock would find them on the
  * buffers; after this the files may go.
  *
- * Whoever started such a read did so under a lock that conflicted with ours and
- * has been released, so the read is in its list of IOs in flight by now.  That
+ * A read that was started under a lock which conflicted with ours, and which has
+ * been released, is in its process's list of IOs in flight by now.  What is read
+ * without such a lock later is dealt with by the last pass (rule R5).  That
  * list's length tells cheaply that there is nothing to look at.
  */
 static void
@@ -640,6 +666,49 @@ AddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 }
 
 /*
+ * Whether to have a drop done as stock does it, because that costs less: a small pool is
+ * looked through sooner than a burial is written down, another process woken and its work
+ * done, and small files are removed at once.  Looks at each file's size, so not for many.
+ * Not in replay, nor when a buffer is pinned: a session may hold a pin for long without a
+ * lock that conflicts with the drop (rules R1 and R7).
+ */
+static bool
+IsCheapToDrop(SMgrRelation *rels, int nrels)
+{
+	uint64		bytes = 0;
+
+	if (NBuffers > lazydrop_scan_limit || nrels > SCAN_MAX_RELATIONS ||
+		RecoveryInProgress())
+		return false;
+	for (int i = 0; i < nrels; i++)
+	{
+		RelPathStr	path = relpath(rels[i]->smgr_rlocator, MAIN_FORKNUM);
+		struct stat st;
+
+		if (stat(path.str, &st) == 0)
+			bytes += st.st_size;
+	}
+	if (bytes > SMALL_DROP)
+		return false;
+
+	/* Stock waits for a pin, and so would we; as a hint, without locks. */
+	for (int i = 0; i < NBuffers; i++)
+	{
+		BufferDesc *buf = GetBufferDescriptor(i);
+
+		if (BUF_STATE_GET_REFCOUNT(pg_atomic_read_u32(&buf->state)) == 0)
+			continue;
+		for (int j = 0; j < nrels; j++)
+		{
+			if (BufTagMatchesRelFileLocator(&buf->tag,
+											&rels[j]->smgr_rlocator.locator))
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
  * Bury relations that are about to be unlinked, as far as there is room, and
  * remember which for the call of DropRelationsAllBuffers that follows.
  *
@@ -651,7 +720,7 @@ AddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
  * "durable" is the end of the WAL record that drops them, which has been flushed,
  * or InvalidXLogRecPtr when there is none (rule R9) and in recovery.
  *
- * When this returns, nobody writes to the files of those relations any more and
+ * When this returns, no process writes to the files of those relations any more and
  * no read of them is in flight (rule R1), so that the caller may forget their
  * sync requests (rule R2) and remove their files, or have LazyDropDeferUnlink see
  * to that.
@@ -664,14 +733,14 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	int			n = 0;
 
 	just_buried = NULL;
-	njust_buried = 0;
+	buffers_to_omit = false;
 
 	for (int i = 0; i < nrels; i++)
 	{
 		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
 			n++;
 	}
-	if (n == 0 || !MayBury(n))
+	if (n == 0 || !MayBury(n) || IsCheapToDrop(rels, nrels))
 		return;
 
 	INJECTION_POINT("lazydrop-bury", NULL);
@@ -702,6 +771,32 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	FinishBurial(locators, n);
 	just_buried = locators;
 	njust_buried = n;
+	just_buried_lsn = durable;
+	buffers_to_omit = true;
+}
+
+/*
+ * Called by COMMIT PREPARED, ROLLBACK PREPARED and replay of commits and aborts before
+ * DropRelationFiles, which others may call as well, for relations that live on or that
+ * must be gone when it returns (rule R4).  "durable" is that of LazyDropBuryRelations.
+ */
+void
+LazyDropAllowBurial(XLogRecPtr durable)
+{
+	burial_allowed = true;
+	allowed_durable = durable;
+}
+
+/*
+ * Called by DropRelationFiles: LazyDropBuryRelations, if that has been allowed for this
+ * call.
+ */
+void
+LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels)
+{
+	if (burial_allowed)
+		LazyDropBuryRelations(rels, nrels, allowed_durable);
+	burial_allowed = false;
 }
 
 /*
@@ -716,20 +811,17 @@ LazyDropOmitBuried(SMgrRelation **rels, int *nrels)
 	static SMgrRelation *rest = NULL;
 	static int	max_rest = 0;
 	int			nrest = 0;
-	RelFileLocator *buried = just_buried;
-	int			nburied = njust_buried;
 
-	if (buried == NULL)
+	if (!buffers_to_omit)
 		return;
-	just_buried = NULL;
-	njust_buried = 0;
+	buffers_to_omit = false;
 
 	for (int i = 0; i < *nrels; i++)
 	{
 		SMgrRelation rel = (*rels)[i];
 
 		if (!RelFileLocatorBackendIsTemp(rel->smgr_rlocator) &&
-			IsAmong(&rel->smgr_rlocator.locator, buried, nburied))
+			IsAmong(&rel->smgr_rlocator.locator, just_buried, njust_buried))
 			continue;
 		if (nrest == max_rest)
 		{
@@ -745,7 +837,11 @@ LazyDropOmitBuried(SMgrRelation **rels, int *nrels)
 	}
 	*rels = rest;
 	*nrels = nrest;
-	pfree(buried);
+	if (nburying == 0)
+	{
+		pfree(just_buried);
+		just_buried = NULL;
+	}
 }
 
 /*
@@ -767,110 +863,114 @@ RequestForFile(SyncRequestType type, const RelFileLocator *locator,
 }
 
 /*
- * Forget the sync requests for a relation's files, as mdunlink does, and count
- * them.  The zero-length first segment that stays until the next checkpoint, if
+ * Forget the sync requests for a relation's files, as mdunlink does.  The
+ * zero-length first segment that stays until the next checkpoint, if
  * one does, is asked for here, so that it goes when it does in stock (rule R14).
+ *
+ * A request for a file that is not there does no harm, so only further segments are
+ * looked for; and those of other forks only when the main fork has some, because it
+ * is larger than they are by orders of magnitude, and a fork that has been truncated
+ * keeps its segments.
  */
 static void
-ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first,
-						   int *nfiles, uint64 *bytes)
+ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 {
-	*nfiles = 0;
-	*bytes = 0;
+	bool		large = true;
 
-	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
+	if (keep_first)
+		RequestForFile(SYNC_UNLINK_REQUEST, locator, MAIN_FORKNUM, 0);
+
+	for (ForkNumber forknum = MAIN_FORKNUM; forknum <= MAX_FORKNUM; forknum++)
 	{
 		RelPathStr	path = relpathperm(*locator, forknum);
 
-		if (keep_first && forknum == MAIN_FORKNUM)
-			RequestForFile(SYNC_UNLINK_REQUEST, locator, forknum, 0);
-
-		for (uint64 segno = 0;; segno++)
+		RequestForFile(SYNC_FORGET_REQUEST, locator, forknum, 0);
+		for (uint64 segno = 1; large; segno++)
 		{
 			char		segpath[sizeof(path.str) + 24];
 			struct stat st;
-			bool		exists;
 
-			if (segno == 0)
-				strlcpy(segpath, path.str, sizeof(segpath));
-			else
-				snprintf(segpath, sizeof(segpath), "%s." UINT64_FORMAT,
-						 path.str, segno);
-			exists = stat(segpath, &st) == 0;
-			if (exists)
+			snprintf(segpath, sizeof(segpath), "%s." UINT64_FORMAT,
+					 path.str, segno);
+			if (stat(segpath, &st) < 0)
 			{
-				(*nfiles)++;
-				*bytes += st.st_size;
-			}
-
-			/* unconditional for the first one, as in md.c */
-			if (exists || segno == 0)
-				RequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);
-			if (!exists)
+				if (segno == 1 && forknum == MAIN_FORKNUM)
+					large = false;
 				break;
+			}
+			RequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);
 		}
 	}
+}
+
+/*
+ * The relations that this process has buried have their sync requests forgotten: let others
+ * remove the files.
+ *
+ * A checkpoint that has begun after our commit record may have looked for files before it
+ * could see ours, and a crash would leave them for ever (rule R8).  One that begins from
+ * now on sees them.
+ */
+static void
+ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
+			 XLogRecPtr lsn)
+{
+	LazyDropJob job;
+	bool		wake = false;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
+
+		/* no other process advances the entry, or deletes it, until then */
+		Assert(entry->files == LAZYDROP_FILES_BURIED &&
+			   entry->dropper == MyProcNumber);
+		entry->keep_first = keep_first;
+		LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
+		wake |= entry->passed;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake)
+		LazyDropWakeWorker();
+
+	if (XLogRecPtrIsInvalid(lsn) || lsn > GetRedoRecPtr())
+		return;
+	for (int i = 0; i < n; i++)
+	{
+		while (LazyDropFindJob(&locators[i], &job) &&
+			   !LazyDropHideOrRemove(&job, NULL))
+			pg_usleep(1000L);
+	}
+	LazyDropWakeWorker();
 }
 
 /*
  * Called where the files of a relation are unlinked that the caller drops.  When
  * this process has just buried it, and the removal of its files is deferred, then
  * see to everything that has to be done before they go, let others remove them,
- * and return true.  "isRedo" is that of smgr_unlink.
+ * when it is the last one that has been buried with it, and return true.  "isRedo" is
+ * that of smgr_unlink.
  */
 bool
 LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 {
-	RelFileLocator locator = rlocator.locator;
-	LazyDropEntry *entry;
-	LazyDropJob job;
-	XLogRecPtr	lsn;
-	bool		ours;
-	bool		wake;
-	int			nfiles;
-	uint64		bytes;
+	bool		keep_first = !isRedo && !IsBinaryUpgrade;
 
-	if (LazyDropCtl == NULL || LazyDropNothingPending() ||
-		RelFileLocatorBackendIsTemp(rlocator))
+	if (just_buried == NULL || RelFileLocatorBackendIsTemp(rlocator) ||
+		!IsAmong(&rlocator.locator, just_buried, njust_buried))
 		return false;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	entry = LazyDropFindEntry(&locator);
-	ours = entry != NULL && entry->files == LAZYDROP_FILES_BURIED &&
-		entry->dropper == MyProcNumber;
-	LWLockRelease(&LazyDropCtl->lock);
-	if (!ours)
-		return false;
-
-	/* Nobody but us advances the entry, or deletes it, until it is ready. */
-	job.entry = entry;
-	job.serial = entry->serial;
-	job.locator = locator;
-	job.keep_first = !isRedo && !IsBinaryUpgrade;
-	ForgetRelationSyncRequests(&locator, job.keep_first, &nfiles, &bytes);
+	ForgetRelationSyncRequests(&rlocator.locator, keep_first);
 	INJECTION_POINT("lazydrop-forgotten", NULL);
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	entry->keep_first = job.keep_first;
-	entry->nfiles = nfiles;
-	entry->bytes = bytes;
-	LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
-	nburying--;
-	lsn = entry->lsn;
-	wake = entry->passed;
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	if (wake)
-		LazyDropWakeWorker();
-
-	/*
-	 * A checkpoint that has begun after our commit record may have looked for
-	 * files to remove before it could see ours, and a crash would leave them
-	 * for ever (rule R8).  One that begins from now on sees them.
-	 */
-	if (!XLogRecPtrIsInvalid(lsn) && lsn <= GetRedoRecPtr())
-		LazyDropRemoveFiles(&job, NULL);
-	INJECTION_POINT("lazydrop-ready", NULL);
+	if (--nburying == 0)
+	{
+		ReleaseFiles(just_buried, njust_buried, keep_first, just_buried_lsn);
+		pfree(just_buried);
+		just_buried = NULL;
+		INJECTION_POINT("lazydrop-ready", NULL);
+	}
 	return true;
 }
 
@@ -885,7 +985,12 @@ LazyDropXactCallback(XactEvent event, void *arg)
 {
 	dlist_mutable_iter iter;
 
-	if (nburying == 0 || event != XACT_EVENT_ABORT)
+	if (event != XACT_EVENT_ABORT)
+		return;
+	just_buried = NULL;
+	buffers_to_omit = false;
+	burial_allowed = false;
+	if (nburying == 0)
 		return;
 	nburying = 0;
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
@@ -1218,8 +1323,8 @@ LazyDropDropDatabase(Oid dboid)
 
 		/*
 		 * Make sure that the checkpointer has taken note of what to forget,
-		 * and have others close their files.  Nobody needs to wait for us
-		 * meanwhile: a checkpoint that comes removes the files itself.
+		 * and have others close their files.  No process needs to wait for us
+		 * meanwhile: a checkpoint that comes hides the files itself.
 		 */
 		WaitForAbsorption();
 		WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
@@ -1448,12 +1553,6 @@ LazyDropWriteWasSkipped(void)
  */
 
 static bool
-MatchesAll(const RelFileLocator *entry, const void *arg)
-{
-	return true;
-}
-
-static bool
 MatchesDatabase(const RelFileLocator *entry, const void *arg)
 {
 	return entry->dbOid == *(const Oid *) arg;
@@ -1487,14 +1586,12 @@ SettlePause(uint64 bytes)
 }
 
 /*
- * Settle the entries that match, whoever owns them, as far as they are not newer
- * than "last_serial".  The caller holds no LWLock and is in no critical section; it
- * may have seen ("seen") an entry that matches before.  Returns whether there were
- * any.
+ * Settle the entries that match, of whichever owner, for a process that is about to create
+ * something under their names.  The caller holds no LWLock and is in no critical section; it
+ * may have seen ("seen") an entry that matches before.  Returns whether there were any.
  */
 static bool
-SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
-			   bool seen, bool for_creator)
+SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 {
 	bool		settled = seen;
 
@@ -1503,7 +1600,6 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 	for (;;)
 	{
 		bool		found = false;
-		bool		more_files = false;
 		bool		can_own = false;
 		int64		steal_before;
 		LazyDropJob jobs[SETTLE_BATCH];
@@ -1511,17 +1607,19 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 		dlist_iter	iter;
 
 		/*
-		 * Files are removed by whoever needs them gone, at full speed.  What
-		 * matches is found by looking at all entries, so not for each anew.
+		 * Files are removed by the process that needs them gone, at full
+		 * speed. What matches is found by looking at all entries, so not for
+		 * each anew.
 		 */
-		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, 0, last_serial,
+		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
 								 matches, arg, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
 			LazyDropRemoveFiles(&jobs[i], SettlePause);
 		if (njobs > 0)
+		{
 			settled = true;
-		if (njobs == lengthof(jobs))
 			continue;
+		}
 
 		/*
 		 * Wait a while for a pass that is at it.  It may be stuck, and
@@ -1535,45 +1633,32 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, node,
 												   iter.cur);
 
-			if (entry->serial > last_serial || !matches(&entry->locator, arg))
-				continue;
-
-			/*
-			 * Somebody who has been stopped in the middle of a system call on
-			 * a file only concerns who is about to create one.
-			 */
-			if (!for_creator && (!entry->buffers || entry->passed) &&
-				entry->files == LAZYDROP_FILES_NONE)
+			if (!matches(&entry->locator, arg))
 				continue;
 			found = true;
-			if (entry->files == LAZYDROP_FILES_READY)
-				more_files = true;
-			if (more_files)
-				break;
 			if (LazyDropCanOwn(entry, steal_before))
+			{
 				can_own = true;
+				break;
+			}
 		}
 		LWLockRelease(&LazyDropCtl->lock);
 		if (!found)
 			break;
 		settled = true;
-		if (more_files)
-			continue;
 
 		/*
-		 * What is left after a pass has a buffer that somebody does not let
-		 * go, or has been taken by another creator: be patient again.  Or its
-		 * dropper is not through yet, or somebody is in the middle of a
-		 * system call on a file.
+		 * What is left after a pass has a buffer that is still pinned, or has
+		 * been taken by another creator: be patient again.  Or its dropper is
+		 * not through yet, or a process is in the middle of a system call on
+		 * a file, or a directory is to be read once more.
 		 */
 		if (!can_own || !LazyDropPass(steal_before, matches, arg))
 		{
 			/* our own pass has broadcast, so prepare only now */
 			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 			(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
-											   for_creator ?
-											   LazyDropCtl->wait_event_reuse :
-											   LazyDropCtl->wait_event_settle);
+											   LazyDropCtl->wait_event_reuse);
 			(void) SettlePause(0);
 		}
 	}
@@ -1585,7 +1670,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 	 * holds interrupts must not wait, because it would wait for itself; there
 	 * is none in core.
 	 */
-	if (settled && for_creator && IsUnderPostmaster)
+	if (settled && IsUnderPostmaster)
 	{
 		uint64		generation = EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE);
 
@@ -1594,6 +1679,73 @@ SettleMatching(LazyDropMatch matches, const void *arg, uint64 last_serial,
 			WaitForProcSignalBarrier(generation);
 	}
 	return settled;
+}
+
+/*
+ * See to it that entries which match, and are not newer than "last_serial", have no files
+ * under their own names, or, without "hide", none at all.  Buffers do not matter.  The
+ * caller holds no LWLock.
+ */
+static void
+ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide)
+{
+	uint64		first_serial = 0;
+
+	for (;;)
+	{
+		bool		found = false;
+		LazyDropJob jobs[SETTLE_BATCH];
+		int			njobs;
+		dlist_head *lists[] = {&LazyDropCtl->removals, &LazyDropCtl->hidden_removals};
+		dlist_iter	iter;
+
+		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, hide,
+								 hide ? first_serial : 0, last_serial,
+								 matches, arg, jobs, lengthof(jobs));
+		for (int i = 0; i < njobs; i++)
+		{
+			if (hide)
+				(void) LazyDropHideOrRemove(&jobs[i], SettlePause);
+			else
+				LazyDropRemoveFiles(&jobs[i], SettlePause);
+			first_serial = jobs[i].serial + 1;
+		}
+		if (njobs == lengthof(jobs))
+			continue;
+
+		/*
+		 * A dropper is not through yet, or another process is hiding files;
+		 * or a directory could not be read, and is to be removed.  To hide
+		 * one that cannot even be renamed is tried once.
+		 */
+		first_serial = 0;
+		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+		for (int i = 0; i < (hide ? 1 : lengthof(lists)) && !found; i++)
+		{
+			dlist_foreach(iter, lists[i])
+			{
+				LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+													   iter.cur);
+
+				if (entry->serial <= last_serial &&
+					!(hide && entry->nfailures > 0 && !entry->hiding) &&
+					matches(&entry->locator, arg))
+				{
+					found = true;
+					break;
+				}
+			}
+		}
+		LWLockRelease(&LazyDropCtl->lock);
+		if (!found)
+			break;
+		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 10,
+										   LazyDropCtl->wait_event_settle);
+		(void) SettlePause(0);
+	}
+	ConditionVariableCancelSleep();
+	LazyDropWakeWorker();
 }
 
 static void
@@ -1606,9 +1758,7 @@ CountReuseWait(bool waited)
 /*
  * Called before storage is created under a name that may be buried, by itself or
  * because its database is in that tablespace.  The caller must not hold an LWLock
- * or interrupts.
- *
- * Replay calls this for every record that refers to a relation.
+ * or interrupts.  Replay calls this for every record that refers to a relation.
  */
 void
 LazyDropSettleRelation(SMgrRelation reln)
@@ -1617,33 +1767,38 @@ LazyDropSettleRelation(SMgrRelation reln)
 
 	if (LazyDropNothingPending() || SmgrIsTemp(reln) || !IsBuried(&locator))
 		return;
-	CountReuseWait(SettleMatching(MatchesRelation, &locator,
-								  PG_UINT64_MAX, true, true));
+	CountReuseWait(SettleMatching(MatchesRelation, &locator, true));
 }
 
 /*
- * Called before a database, or a directory of it, is created ("for_creator") or copied:
- * settles every entry of the database, those of its relations included.
+ * Called before a database, or a directory of it, is created: settles every entry of the
+ * database, those of its relations included.
  */
 void
-LazyDropSettleDatabase(Oid dboid, bool for_creator)
+LazyDropSettleDatabase(Oid dboid)
 {
-	bool		settled;
-
-	if (LazyDropNothingPending())
-		return;
-	settled = SettleMatching(MatchesDatabase, &dboid, PG_UINT64_MAX, false,
-							 for_creator);
-	CountReuseWait(settled && for_creator);
+	if (!LazyDropNothingPending())
+		CountReuseWait(SettleMatching(MatchesDatabase, &dboid, false));
 }
 
 /*
- * Called before a tablespace is dropped: settles what is pending in it now.  In
- * replay, "lsn" is the end of the record, and the minimum recovery point is moved
+ * Called before the directories of a database are copied: what has been dropped is not to
+ * be copied with the rest (rule R10).
+ */
+void
+LazyDropHideDatabase(Oid dboid)
+{
+	if (!LazyDropNothingPending())
+		ClearFiles(MatchesDatabase, &dboid, PG_UINT64_MAX, true);
+}
+
+/*
+ * Called before a tablespace is dropped: removes the files that are pending in it now.
+ * In replay, "lsn" is the end of the record, and the minimum recovery point is moved
  * past it (rule R10).
  */
 void
-LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn)
+LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 {
 	uint64		last_serial;
 
@@ -1654,19 +1809,25 @@ LazyDropSettleTablespace(Oid spcoid, XLogRecPtr lsn)
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	last_serial = LazyDropCtl->last_serial;
 	LWLockRelease(&LazyDropCtl->lock);
-	(void) SettleMatching(MatchesTablespace, &spcoid, last_serial, false, false);
+	ClearFiles(MatchesTablespace, &spcoid, last_serial, false);
 }
 
 /*
- * Settle everything that is pending now, at the end of recovery.  No barrier: a name
- * that lives by now came back, if ever, when it was created, and promotion should not
- * wait for whoever is slow to take part in a barrier.
+ * Called at the end of recovery, before unlogged relations are reset: hides the files of
+ * what is pending, which stays so (rule R16).  Without a worker, there is
+ * one pass.
  */
 void
-LazyDropSettleAll(void)
+LazyDropEndRecovery(void)
 {
-	if (!LazyDropNothingPending())
-		(void) SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false);
+	bool		worker;
+
+	if (LazyDropNothingPending())
+		return;
+	worker = LazyDropHaveWorker();
+	ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, true);
+	if (!worker)
+		(void) LazyDropPass(0, NULL, NULL);
 }
 
 /*
@@ -1793,7 +1954,7 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 	bool		is_new = lstat(path, &st) < 0 && errno == ENOENT;
 
 	pfree(path);
-	LazyDropSettleDatabase(dboid, true);
+	LazyDropSettleDatabase(dboid);
 	if (is_new)
 		return;
 	for (;;)
@@ -1806,10 +1967,12 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 		LWLockRelease(&LazyDropCtl->lock);
 		if (added)
 			break;
-		if (SettleMatching(MatchesAll, NULL, PG_UINT64_MAX, false, false))
+		if (LazyDropPass(LazyDropNow() - CREATOR_PATIENCE_MS * INT64CONST(1000000),
+						 MatchesAll, NULL))
 			continue;
 
-		/* Whoever has stopped within a step keeps the entry. */
+		/* Files, or a process that has stopped within a step, keep it full. */
+		ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, false);
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
 										   LazyDropCtl->wait_event_reuse);
@@ -1817,7 +1980,7 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 		(void) SettlePause(0);
 	}
 	FinishBurial(&locator, 1);
-	(void) SettleMatching(MatchesDatabase, &dboid, PG_UINT64_MAX, true, true);
+	(void) SettleMatching(MatchesDatabase, &dboid, true);
 	ForgetDirectorySyncRequests(spcoid, dboid);
 }
 

@@ -35,6 +35,7 @@ int			lazydrop_pass_delay = 1000;
 bool		lazydrop_log_passes = false;
 bool		lazydrop_defer_files = true;
 int			lazydrop_removal_rate = 0;
+int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
 static char *lazydrop_stats;
 
 /*
@@ -91,11 +92,20 @@ LazyDropInit(void)
 
 	DefineCustomIntVariable("lazydrop.removal_rate",
 							"Sets how much of dropped files the lazy drop worker removes in a second.",
-							"Zero means no limit.  Checkpoints, shutdown, promotion and whoever finds no space do not keep to it.",
+							"Zero means no limit.  A shutdown does not keep to it, nor does a process that finds no space.",
 							&lazydrop_removal_rate,
 							0, 0, 1024 * 1024,
 							PGC_SIGHUP,
 							GUC_UNIT_MB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.scan_limit",
+							"Sets the largest shared_buffers with which small relations are dropped without the lazy drop worker.",
+							"Zero leaves all to the worker.",
+							&lazydrop_scan_limit,
+							32 * (1024 * 1024 / BLCKSZ), 0, INT_MAX / 2,
+							PGC_SIGHUP,
+							GUC_UNIT_BLOCKS,
 							NULL, NULL, NULL);
 
 	DefineCustomStringVariable("lazydrop.stats",
@@ -183,6 +193,7 @@ LazyDropShmemInit(void)
 
 	dlist_init(&LazyDropCtl->pending);
 	dlist_init(&LazyDropCtl->removals);
+	dlist_init(&LazyDropCtl->hidden_removals);
 	dlist_init(&LazyDropCtl->unused);
 	LazyDropCtl->capacity = lazydrop_max_pending;
 	LazyDropCtl->relation_shift = 32 - pg_leftmost_one_pos32(NumRelationBuckets());

@@ -121,6 +121,16 @@ Beat(void)
 }
 
 /*
+ * Whether a pass waits for pins: not that of a dropper, which would make each drop wait as
+ * long as a set is full of what is pinned.
+ */
+static bool
+IsPatient(LazyDropMatch matches)
+{
+	return am_lazydrop_worker || matches != NULL;
+}
+
+/*
  * Become the owner of every entry that there is something to do for and that nobody
  * owns, and of those that match, if "matches" is given, and whose owner has not got on
  * since "steal_before" (0 for none).  The caller must see to it that DisownEntries is
@@ -140,7 +150,8 @@ OwnEntries(PassState *pass, int64 steal_before, LazyDropMatch matches,
 
 		if (!LazyDropCanOwn(entry, steal_before) ||
 			(entry->owner != 0 && matches != NULL &&
-			 !matches(&entry->locator, arg)))
+			 !matches(&entry->locator, arg)) ||
+			(entry->pinned && !IsPatient(matches)))
 			continue;
 		if (pass->owner == 0)
 		{
@@ -217,7 +228,12 @@ FinishPass(PassState *pass)
 			else
 				pass->ndatabases++;
 		}
-		if (entry->had_files)
+
+		/*
+		 * No process reads pages of a database that is dropped: there are no
+		 * sessions in it any more.
+		 */
+		if (entry->had_files && RelFileNumberIsValid(entry->locator.relNumber))
 		{
 			entry->passed = true;
 			/* they may have gone meanwhile */
@@ -372,9 +388,9 @@ VisitHeaders(PassState *pass)
  * their AIO references, which has them reaped.)  What stays pinned marks its entry.
  */
 static void
-RevisitPinned(PassState *pass)
+RevisitPinned(PassState *pass, int rounds)
 {
-	for (int round = 0; round < PINNED_ROUNDS && pass->npinned > 0; round++)
+	for (int round = 0; round < rounds && pass->npinned > 0; round++)
 	{
 		int			n = pass->npinned;
 
@@ -456,7 +472,7 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 			INJECTION_POINT("lazydrop-pass", NULL);
 
 		VisitHeaders(pass);
-		RevisitPinned(pass);
+		RevisitPinned(pass, IsPatient(matches) ? PINNED_ROUNDS : 0);
 		if (am_lazydrop_worker)
 			INJECTION_POINT("lazydrop-pass-end", NULL);
 		CountPass(pass, began);

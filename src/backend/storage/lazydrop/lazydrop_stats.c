@@ -42,6 +42,7 @@ LazyDropGetStats(LazyDropStats *stats)
 	dlist_iter	iter;
 
 	memset(stats, 0, sizeof(LazyDropStats));
+	LazyDropMeasureAll();
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	stats->pending_databases = LazyDropCtl->ndatabases;
@@ -50,10 +51,9 @@ LazyDropGetStats(LazyDropStats *stats)
 	if (!dlist_is_empty(&LazyDropCtl->pending))
 		oldest = dlist_head_element(LazyDropEntry, node,
 									&LazyDropCtl->pending)->buried_at_ns;
-	dlist_foreach(iter, &LazyDropCtl->removals)
+	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
 		stats->pending_files += entry->nfiles;
 		stats->pending_bytes += entry->bytes;
@@ -104,6 +104,8 @@ LazyDropGetPending(int *npending)
 	int64		now_ns;
 	TimestampTz now;
 	dlist_iter	iter;
+
+	LazyDropMeasureAll();
 
 	/*
 	 * What is dropped between the two looks may be left out.  Zeroed, because

@@ -43,7 +43,7 @@
  * How long files are removed before a pass is made meanwhile, and how often to look
  * whether one is needed after that, in milliseconds.
  */
-#define REMOVAL_PATIENCE_MS	1000
+#define REMOVAL_PATIENCE_MS	10000
 #define LOOK_INTERVAL_MS	20
 
 /*
@@ -70,6 +70,9 @@ static int	retry_ms = RETRY_MS;
 
 /* when a removal looks whether to make a pass */
 static int64 next_look = 0;
+
+/* the serial number of the entry whose files are being removed */
+static uint64 removing_serial = 0;
 
 /*
  * Whether there is a worker that will settle what is buried.
@@ -145,7 +148,7 @@ LookForWork(bool *buffers, bool *files)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 		bool		can_pass = LazyDropCanOwn(entry, 0);
-		bool		can_remove = entry->files == LAZYDROP_FILES_READY;
+		bool		can_remove = entry->files == LAZYDROP_FILES_READY && !entry->hiding;
 		int64		left = 1000;
 
 		/*
@@ -157,6 +160,11 @@ LookForWork(bool *buffers, bool *files)
 			/* a buffer that is not let go; but look whether there is more */
 			left = Min(left, (retry_at - now) / 1000000 + 1);
 			can_pass = false;
+		}
+		if (can_remove && now < entry->retry_at_ns)
+		{
+			left = Min(left, (entry->retry_at_ns - now) / 1000000 + 1);
+			can_remove = false;
 		}
 		if (can_pass && !can_remove && !LazyDropFilesAreGone(entry) &&
 			now - entry->buried_at_ns <
@@ -242,7 +250,13 @@ WorkerPause(uint64 bytes)
 	int64		now = LazyDropNow();
 
 	INJECTION_POINT("lazydrop-removal-step", NULL);
-	if (lazydrop_removal_rate > 0)
+
+	/*
+	 * What has waited for two checkpoints is not slowed down: what a start
+	 * after a crash would have to remove is to be bounded (rule R8).
+	 */
+	if (lazydrop_removal_rate > 0 &&
+		removing_serial > LazyDropCtl->hurry_serial)
 		next_step = Max(next_step, now) +
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
 	else
@@ -279,7 +293,8 @@ WorkerPause(uint64 bytes)
 		}
 
 		/* A new rate takes effect at once, but for the step that it follows. */
-		if (now >= next_step || lazydrop_removal_rate == 0)
+		if (now >= next_step || lazydrop_removal_rate == 0 ||
+			removing_serial <= LazyDropCtl->hurry_serial)
 			return true;
 		timeout = Min((next_step - now) / 1000000 + 1, LOOK_INTERVAL_MS);
 		(void) WaitLatch(MyLatch,
@@ -301,9 +316,12 @@ RemoveFilesOfAll(void)
 						   "removing files of dropped relations");
 	INJECTION_POINT("lazydrop-removal", NULL);
 	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
-	while (LazyDropFindJobs(LAZYDROP_FILES_READY, 0, PG_UINT64_MAX,
+	while (LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
 							NULL, NULL, &job, 1) > 0)
+	{
+		removing_serial = job.serial;
 		LazyDropRemoveFiles(&job, WorkerPause);
+	}
 	INJECTION_POINT("lazydrop-removal-end", NULL);
 }
 

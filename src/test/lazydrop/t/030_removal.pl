@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log hidden_files);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -80,8 +80,13 @@ sub all_files
 # --- in which order ------------------------------------------------------------------------
 
 # The highest segment goes first, large ones in steps.  When the server is killed in
-# the middle, there is no gap at which stock's replay would stop.
+# the middle, there is no gap at which stock's replay would stop.  With such a rate, a step
+# is a megabyte.
 {
+	$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 20MB');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.removal_rate') = '20MB'});
 	my @paths = create_table('t');
 	add_segments($node, $paths[0], 3, 3 * MB);
 	$node->safe_psql('postgres', 'CHECKPOINT');
@@ -202,11 +207,12 @@ SKIP:
 	$node->safe_psql('postgres', 'DROP TABLE t');
 	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	is_deeply([ all_files(@paths) ], [], 'a checkpoint removes them itself');
+	is_deeply([ all_files(@paths) ], [], 'a checkpoint leaves none of them');
 	my $stats = stats($node);
 	is($stats->{checkpoint_waits}, 1, 'and counts that');
 	cmp_ok($stats->{checkpoint_wait_ms}, '>', 0, 'and the time');
-	is($stats->{pending_files}, 0, 'and no files are pending');
+	is($stats->{pending_files}, 2, 'its large files are pending');
+	is(scalar(hidden_files($node)), 2, 'and its segments are hidden');
 	release($node, 'lazydrop-removal');
 }
 
@@ -224,7 +230,7 @@ SKIP:
 	release($node, 'lazydrop-bury');
 	$session->quit;
 	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files(@paths) ],
-		[], 'are removed at once by the dropper');
+		[], 'are gone at once, by the dropper');
 	$node->stop('immediate');
 	$node->start;
 	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files(@paths) ],
@@ -260,6 +266,38 @@ SKIP:
 		$node->poll_query_until('postgres',
 			"SELECT current_setting('$setting') = 'on'");
 	}
+
+	# Where shared_buffers is small, so is what is small.
+	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 32MB');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.scan_limit') = '32MB'});
+	foreach my $size (0, 20 * MB)
+	{
+		my @paths = create_table('t');
+		truncate($node->data_dir . "/$paths[0]", $size) if $size > 0;
+		my $before = stats($node)->{buried_relations};
+		$node->safe_psql('postgres', 'DROP TABLE t');
+		my $buried = stats($node)->{buried_relations} - $before;
+		my $left = grep { -s $node->data_dir . "/$_" } all_files(@paths);
+		ok( $size > 0 ? ($buried > 0 && $left > 0) : ($buried + $left == 0),
+			'lazydrop.scan_limit: a '
+			  . ($size > 0 ? 'large' : 'small')
+			  . ' table is '
+			  . ($size > 0 ? 'left to the worker' : 'removed at once'));
+	}
+
+	# A pin is not waited for, which stock would do here.
+	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
+	my $reader = $node->background_psql('postgres');
+	$reader->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
+	$node->safe_psql('postgres', 'ALTER SEQUENCE s INCREMENT 2');
+	pass('lazydrop.scan_limit: a page that is pinned holds up no drop');
+	$reader->quit;
+	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 0');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.scan_limit') = '0'});
 
 	# Prepared transactions are durable, whatever becomes of them.
 	foreach my $end ('COMMIT', 'ROLLBACK')
@@ -341,18 +379,20 @@ SKIP:
 	my $removed = stats($node)->{bytes_removed};
 	$node->safe_psql('postgres', 'DROP DATABASE d');
 	wait_for_nothing($node);
+	ok(!-e $directory, 'the directory has lost its name');
+	my ($hidden) = hidden_files($node);
 	is_deeply(
-		[ sort(slurp_dir($directory)) ],
+		[ sort(slurp_dir($node->data_dir . "/$hidden")) ],
 		[ '.', '..', 'mine' ],
-		'is left, and nothing else');
+		'what is not the server\'s is left, and nothing else');
 	like(
 		slurp_file($node->logfile, $offset),
 		qr{WARNING:  could not remove directory "base/$oid": Directory not empty},
 		'with a warning');
 	cmp_ok(stats($node)->{bytes_removed} - $removed,
 		'>', MB, 'the bytes of a database are counted when they go');
-	rmdir "$directory/mine";
-	rmdir $directory;
+	$node->restart;
+	is_deeply([ hidden_files($node) ], [], 'and goes with the next start');
 }
 
 # --- a dropper that fails after all --------------------------------------------------------------

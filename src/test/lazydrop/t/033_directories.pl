@@ -11,7 +11,7 @@ use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until minimum_recovery_point relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until minimum_recovery_point relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
@@ -283,8 +283,9 @@ foreach my $node (@nodes)
 
 # --- promotion, and pg_rewind ---------------------------------------------------------------------
 
-# Promotion does not leave anything to the worker.  Then the old primary, which has
-# something pending as well and whose drop nobody else has seen, is rewound.
+# Promotion leaves the files to the worker, and none under its name.  Then the old
+# primary, which has something pending as well and whose drop no other server has seen, is
+# rewound.
 {
 	$primary->safe_psql('postgres', $_)
 	  foreach (
@@ -310,7 +311,7 @@ foreach my $node (@nodes)
 			database_directories($standby, $oid)
 		],
 		[],
-		'promotion removes what is pending');
+		'promotion leaves no name of what is pending');
 	release($standby, 'lazydrop-removal');
 	is($standby->safe_psql('postgres', 'SELECT count(*) FROM w'),
 		0, 'and resets the unlogged table that lives');
@@ -349,5 +350,31 @@ foreach my $node (@nodes)
 }
 
 stop_with_clean_log($_) foreach @nodes;
+
+# --- a directory that cannot be read for a moment -----------------------------------------------
+
+SKIP:
+{
+	my $node = $standby;
+	skip 'root reads any directory', 3 if $> == 0;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE DATABASE d');
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	hold_at($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	my $directory = $node->data_dir . "/base/$oid";
+	chmod 0, $directory or die "could not change mode of $directory: $!";
+	my $offset = -s $node->logfile;
+	release($node, 'lazydrop-removal');
+	$node->wait_for_log(qr/WARNING: .*could not read directory/, $offset);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	ok(-e $directory, 'a directory that cannot be read is there');
+	is(stats($node)->{pending_databases}, 1, 'and its entry');
+	chmod 0700, $directory or die "could not change mode of $directory: $!";
+	wait_for_nothing($node);
+	ok(!-e $directory, 'it is removed as soon as it can be');
+}
 
 done_testing();

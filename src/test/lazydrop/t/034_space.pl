@@ -111,6 +111,29 @@ foreach my $case (
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 
+# A temporary file does not have anything removed that is on another file system.
+{
+	hold_at($node, 'lazydrop-removal');
+	$node->safe_psql('postgres',
+		'CREATE TABLE elsewhere AS SELECT generate_series(1, 100000) AS a');
+	$node->safe_psql('postgres', 'DROP TABLE elsewhere');
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	my $before = stats($node)->{pending_bytes};
+	cmp_ok($before, '>', MB, 'files are pending on another file system');
+	my ($out, $err) = ('', '');
+	isnt(
+		$node->psql(
+			'postgres',
+			q{SELECT count(*) FROM (SELECT a FROM generate_series(1, 20000000) AS a ORDER BY hashint4(a) OFFSET 1) AS s},
+			stderr => \$err),
+		0,
+		'a temporary file is too large');
+	like($err, qr/No space left on device/, 'for its file system');
+	is(stats($node)->{pending_bytes}, $before, 'and they still are');
+	release($node, 'lazydrop-removal');
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+}
+
 # A database with so much in a file of its own; dropped, and its files are left.  Returns
 # its directory.
 sub drop_large_database

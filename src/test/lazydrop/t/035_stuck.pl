@@ -73,7 +73,7 @@ wait_for_wait($_, 'lazydrop-step', 'lazy drop worker') foreach @nodes;
 
 run_on_primary('CHECKPOINT');
 is_deeply([ relation_files($primary, $path) ],
-	[], 'a checkpoint removes what the worker is at');
+	[], 'a checkpoint leaves no name of what the worker is at');
 run_on_primary('DROP TABLESPACE ts');
 pass('so does DROP TABLESPACE');
 $primary->wait_for_replay_catchup($standby);

@@ -115,6 +115,7 @@ sub draw_settings
 		'lazydrop.enabled' => draw('on', 'on', 'on', 'on', 'off'),
 		'lazydrop.max_pending' => draw(1, 3, 16, 100, 1000, 16384, 100000),
 		'lazydrop.pass_delay' => draw(0, '50ms', '1s', '30s'),
+		'lazydrop.scan_limit' => draw(0, '32MB'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'));
 	# Without full page writes, a page may be found as it was left after the record

@@ -1086,8 +1086,13 @@ start_as($modules, 'fork');
 $modules->wait_for_log(
 	qr/autoprewarm successfully prewarmed [1-9][0-9]* of [0-9]+ previously-loaded blocks/,
 	$offset);
-is($modules->safe_psql('postgres', $in_buffers),
-	0, 'autoprewarm does not bring back what was dropped');
+
+# Replay has read pages of what it then dropped; the worker comes to that.
+$modules->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0');
+$modules->reload;
+$modules->poll_query_until('postgres', "SELECT ($in_buffers) = 0")
+  or die 'something that was dropped stays in the buffers';
+pass('autoprewarm does not bring back what was dropped');
 like(slurp_file($modules->logfile, $offset),
 	qr/Query Text/, 'auto_explain writes into the log');
 ok(defined stats($modules)->{worker_pid}, 'there is a worker beside them');

@@ -57,7 +57,10 @@ foreach my $name (@settings)
 {
 	my ($default, $when) = split /\|/, $node->safe_psql(
 		'postgres', qq{
-		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's' ELSE boot_val END,
+		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's'
+			WHEN unit LIKE '%kB'
+			THEN boot_val::int * pg_size_bytes(unit) / 1048576 || 'MB'
+			ELSE boot_val END,
 			CASE context WHEN 'sighup' THEN 'reload' WHEN 'postmaster' THEN 'restart' END
 		FROM pg_settings WHERE name = '$name'});
 	like(

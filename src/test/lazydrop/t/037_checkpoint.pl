@@ -1,0 +1,389 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# What a checkpoint does about the files of what is dropped: it hides them, which takes
+# no time, and goes on with its duties meanwhile (rule R8).  The worker is held back.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils
+  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments hidden_files orphaned_files database_directories need_injection_points start_quiet_node);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+need_injection_points();
+
+use constant MB => 1024 * 1024;
+use constant GB => 1024 * MB;
+
+# Only the one session that says so waits for the standby, which there is not.
+my $node = start_quiet_node(
+	'node',
+	'fsync' => 'on',
+	'synchronous_commit' => 'local',
+	'synchronous_standby_names' => 'nowhere');
+$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+my $data = $node->data_dir;
+
+sub run
+{
+	$node->safe_psql('postgres', $_) foreach @_;
+	return;
+}
+
+# A table with one page, and segments without blocks on the disk.  Returns its path.
+sub create_table
+{
+	my ($name, $n, $size, $options) = @_;
+	run("CREATE TABLE $name " . ($options // '') . ' AS SELECT 1 AS a');
+	my $path =
+	  $node->safe_psql('postgres', "SELECT pg_relation_filepath('$name')");
+	add_segments($node, $path, $n, $size);
+	return $path;
+}
+
+# Drop what has these paths, and wait until the worker has come to it, and stopped.
+sub drop_and_hold
+{
+	hold_at($node, 'lazydrop-removal');
+	run(@_);
+	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	return;
+}
+
+sub begin_checkpoint
+{
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+	return $session;
+}
+
+sub crash
+{
+	$node->stop('immediate');
+	$node->start;
+	return;
+}
+
+# Nothing pending, hidden, or left behind.
+sub nothing_is_left
+{
+	my ($what) = @_;
+	wait_for_nothing($node);
+	run('CHECKPOINT');
+	is_deeply([ hidden_files($node), orphaned_files($node) ], [], $what);
+	return;
+}
+
+# --- a checkpoint's duties -------------------------------------------------------------------
+
+# While it is at the files of many relations, one step at a time, the configuration
+# changes: a commit does not wait any more, and WAL is switched.
+{
+	my @tables = map { "t$_" } 1 .. 100;
+	run(join(';', map { "CREATE TABLE $_ AS SELECT 1 AS a" } @tables));
+	foreach my $path (
+		split /\n/,
+		$node->safe_psql('postgres',
+			q{SELECT pg_relation_filepath(oid) FROM pg_class WHERE relname ~ '^t[0-9]+$'}
+		))
+	{
+		add_segments($node, $path, 20, 2 * MB);
+	}
+	drop_and_hold('DROP TABLE ' . join(', ', @tables));
+
+	my $session = $node->background_psql('postgres');
+	$session->query_safe('SET synchronous_commit = on');
+	$session->query_until(qr/begun/,
+		"\\echo begun\nCREATE TABLE committed ();\n\\echo committed\n");
+	wait_for_wait($node, 'SyncRep', 'client backend');
+	pass('a commit waits for a standby');
+
+	hold_at($node, 'lazydrop-checkpoint-step');
+	my $checkpoints = $node->safe_psql('postgres',
+		'SELECT num_requested FROM pg_stat_checkpointer');
+	my $checkpoint = begin_checkpoint();
+	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	my $segment = $node->safe_psql('postgres',
+		'SELECT pg_walfile_name(pg_current_wal_lsn())');
+	$node->append_conf('postgresql.conf',
+		"synchronous_standby_names = ''\narchive_timeout = 1");
+	my $began = time();
+	$node->reload;
+
+	# Let it take a step; returns whether it is still at them.
+	my $steps = 0;
+	my $step = sub {
+		$steps++;
+
+		# It may have gone on from a wait that this sees, which is an error.
+		$node->psql('postgres',
+			q{SELECT injection_points_wakeup('lazydrop-checkpoint-step')});
+		my $state;
+		wait_until(
+			sub {
+				$state = $node->safe_psql(
+					'postgres', q{
+					SELECT CASE WHEN wait_event = 'lazydrop-checkpoint-step' THEN 'held'
+					  WHEN wait_event = 'CheckpointerMain' THEN 'done' END
+					FROM pg_stat_activity WHERE backend_type = 'checkpointer'});
+				return $state ne '';
+			}) or die 'the checkpointer is lost';
+		return $state eq 'held';
+	};
+	my %shown = (
+		'a commit that waited is released' => q{
+			SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'},
+		'WAL is switched for archive_timeout' =>
+		  "SELECT pg_walfile_name(pg_current_wal_lsn()) > '$segment'",
+		'statistics are reported' =>
+		  "SELECT num_requested > $checkpoints FROM pg_stat_checkpointer");
+	my %seen;
+	my $at_it = 1;
+	while ($at_it && keys %seen < keys %shown && $steps < 100)
+	{
+		$at_it = $step->();
+		foreach my $what (grep { !$seen{$_} } keys %shown)
+		{
+			$seen{$what} = time() - $began
+			  if $node->safe_psql('postgres', $shown{$what}) eq 't';
+		}
+	}
+	ok($at_it, 'the checkpoint is still at the files');
+	foreach my $what (sort keys %shown)
+	{
+		cmp_ok($seen{$what} // 'inf', '<', 30, "$what meanwhile");
+		note sprintf('after %.3f s', $seen{$what}) if $seen{$what};
+	}
+	note "$steps steps";
+
+	release($node, 'lazydrop-checkpoint-step');
+	$session->query_until(qr/committed/, "\n");
+	$_->quit foreach ($session, $checkpoint);
+	release($node, 'lazydrop-removal');
+	$node->append_conf('postgresql.conf', 'archive_timeout = 0');
+	$node->reload;
+	nothing_is_left('the worker removes the rest');
+}
+
+# --- 200 GB -----------------------------------------------------------------------------------
+
+foreach my $end ('worker', 'crash', 'shutdown')
+{
+	my $path = create_table('t', 200, GB);
+	my ($small) = create_table('small', 0);
+	run('CREATE DATABASE d');
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	add_segments($node, "base/$oid/1", 1, GB);
+	my $inode = (stat("$data/base/$oid/PG_VERSION"))[1];
+
+	drop_and_hold('DROP TABLE t, small', 'DROP DATABASE d');
+	my $before = stats($node);
+	my $began = time();
+	run('CHECKPOINT');
+	note sprintf('a checkpoint took %.3f s', time() - $began);
+	my $stats = stats($node);
+	is_deeply(
+		[
+			(map { relation_files($node, $_) } $path, $small),
+			database_directories($node, $oid)
+		],
+		[],
+		'a checkpoint leaves no file under its name');
+	cmp_ok($stats->{pending_bytes}, '>=', 200 * GB, 'they are still pending');
+	cmp_ok($stats->{bytes_removed} - $before->{bytes_removed},
+		'<', GB, 'and not removed');
+	my @hidden = hidden_files($node);
+	is(scalar(grep { -f "$data/$_" } @hidden),
+		200, 'large files are hidden');
+	is( scalar(
+			grep { ((stat("$data/$_/PG_VERSION"))[1] // 0) == $inode } @hidden
+		),
+		1,
+		'and the directory of a database');
+	is(scalar(@hidden), 201, 'and nothing else');
+
+	# another one has nothing to do
+	run('CHECKPOINT');
+	is_deeply([ hidden_files($node) ],
+		\@hidden, 'the next checkpoint leaves them alone');
+
+	if ($end eq 'worker')
+	{
+		release($node, 'lazydrop-removal');
+		nothing_is_left('the worker removes them');
+		is_deeply([ glob("'$data'/base/pgsql_tmp/*") ],
+			[], 'and the directory is empty');
+	}
+	elsif ($end eq 'crash')
+	{
+		crash();
+		is_deeply([ hidden_files($node) ], [], 'nor is there after a crash');
+		nothing_is_left('nothing is left after a crash');
+	}
+	else
+	{
+		# The worker cannot stop where it is held, and so is slow.
+		$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 1');
+		$node->reload;
+		$node->poll_query_until('postgres',
+			q{SELECT current_setting('lazydrop.removal_rate') = '1MB'});
+		release($node, 'lazydrop-removal');
+		$node->stop('fast');
+		is_deeply([ hidden_files($node) ],
+			[], 'nothing is left after a shutdown');
+		$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 0');
+		$node->start;
+		nothing_is_left('nor after a restart');
+	}
+}
+
+# --- slowly, but not for ever -----------------------------------------------------------------
+
+# What a second checkpoint still finds hidden is removed at full speed, because a start after
+# a crash would have to wait for that.
+{
+	create_table('t', 200, GB);
+	$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 1');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.removal_rate') = '1MB'});
+	drop_and_hold('DROP TABLE t');
+	run('CHECKPOINT');
+	release($node, 'lazydrop-removal');
+	my $before = stats($node);
+	cmp_ok($before->{pending_bytes},
+		'>', 190 * GB, 'at 1 MB a second, much is hidden');
+	run('CHECKPOINT');
+	wait_for_nothing($node);
+	pass('a second checkpoint has it removed at once');
+	$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 0');
+	$node->reload;
+	nothing_is_left('and nothing is left');
+}
+
+# --- the first segment ------------------------------------------------------------------------
+
+# It keeps the name until the checkpoint that follows the drop has unlinked it: the one
+# that hides the rest of "t", and for "u", which is dropped during that, the next one.
+{
+	hold_at($node, 'lazydrop-checkpoint');
+	hold_at($node, 'lazydrop-checkpoint-end');
+	my %path = map { $_ => create_table($_, 2, 40 * MB) } qw(t u);
+	truncate("$data/$_", 40 * MB) foreach values %path;
+	drop_and_hold('DROP TABLE t');
+	my $checkpoint = begin_checkpoint();
+	wait_for_wait($node, 'lazydrop-checkpoint', 'checkpointer');
+	run('DROP TABLE u');
+	release($node, 'lazydrop-checkpoint');
+	wait_for_wait($node, 'lazydrop-checkpoint-end', 'checkpointer');
+	foreach my $name (qw(t u))
+	{
+		is_deeply([ relation_files($node, $path{$name}) ],
+			[ $path{$name} ], "a checkpoint keeps the first segment of $name");
+		is(-s "$data/$path{$name}", 0, 'and it is empty');
+	}
+	is(scalar(hidden_files($node)), 6, 'all of them are hidden');
+	release($node, 'lazydrop-checkpoint-end');
+	$checkpoint->quit;
+	is_deeply([ map { relation_files($node, $path{$_}) } qw(t u) ],
+		[ $path{u} ],
+		'one that was dropped before the checkpoint is unlinked');
+	run('CHECKPOINT');
+	is_deeply([ relation_files($node, $path{u}) ],
+		[], 'the other one by the next');
+	is(scalar(hidden_files($node)), 6, 'and no hidden file');
+	release($node, 'lazydrop-removal');
+	nothing_is_left('the worker removes the hidden files');
+}
+
+# --- DROP TABLESPACE --------------------------------------------------------------------------
+
+# It asks for a checkpoint while it holds a lock, and waits for its own files only.
+{
+	run(map { "CREATE TABLESPACE $_ LOCATION ''" } qw(ts1 ts2));
+	my %oid = map {
+		$_ => $node->safe_psql('postgres',
+			"SELECT oid FROM pg_tablespace WHERE spcname = '$_'")
+	} qw(ts1 ts2);
+	my $path = create_table('t', 200, GB, 'TABLESPACE ts1');
+	create_table('u', 2, 40 * MB, 'TABLESPACE ts2');
+	drop_and_hold('DROP TABLE t');
+	run('DROP TABLE u');
+	my $before = stats($node);
+	cmp_ok($before->{pending_bytes}, '>=', 200 * GB, '200 GB are pending');
+	my $began = time();
+	run('DROP TABLESPACE ts2');
+	note sprintf('DROP TABLESPACE took %.3f s', time() - $began);
+	my $after = stats($node);
+	cmp_ok($after->{pending_bytes}, '>=', 200 * GB,
+		'DROP TABLESPACE does not wait for files of another one');
+	cmp_ok($after->{bytes_removed} - $before->{bytes_removed},
+		'<', GB, 'nor removes them');
+	ok(!-e "$data/pg_tblspc/$oid{ts2}", 'and its own are gone');
+
+	# What is hidden there is its own, too.
+	run('CHECKPOINT');
+	run('DROP TABLESPACE ts1');
+	ok(!-e "$data/pg_tblspc/$oid{ts1}",
+		'it removes what is hidden in its tablespace');
+	is(stats($node)->{pending_bytes}, 0, 'and nothing is pending');
+	release($node, 'lazydrop-removal');
+	nothing_is_left('nor left');
+}
+
+# --- a backup ---------------------------------------------------------------------------------
+
+{
+	run(q{CREATE TABLESPACE ts LOCATION ''}, 'CREATE DATABASE d');
+	create_table('t', 2, 8 * MB);
+	create_table('u', 2, 8 * MB, 'TABLESPACE ts');
+	drop_and_hold('DROP TABLE t, u', 'DROP DATABASE d');
+	$node->backup('backup');
+	is(scalar(hidden_files($node)), 5, 'a backup is taken of hidden files');
+	my $restored = PostgreSQL::Test::Cluster->new('restored');
+	$restored->init_from_backup($node, 'backup');
+	is_deeply([ hidden_files($restored) ], [], 'which it does not contain');
+	$restored->start;
+	is_deeply([ orphaned_files($restored) ], [], 'nor any others');
+	$restored->stop;
+	release($node, 'lazydrop-removal');
+	nothing_is_left('the server removes them');
+	run('DROP TABLESPACE ts');
+}
+
+# --- files that cannot be hidden --------------------------------------------------------------
+
+# They are removed at once.
+{
+	rmdir "$data/base/pgsql_tmp";
+	append_to_file("$data/base/pgsql_tmp", "a file\n");
+	my $path = create_table('t', 2, 8 * MB);
+	run('CREATE DATABASE d');
+	my $oid = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	drop_and_hold('DROP TABLE t', 'DROP DATABASE d');
+	run('CHECKPOINT');
+	is_deeply(
+		[ relation_files($node, $path), database_directories($node, $oid) ],
+		[], 'what cannot be hidden is removed');
+	is(stats($node)->{pending_bytes}, 0, 'and is not pending any more');
+	is(slurp_file("$data/base/pgsql_tmp"),
+		"a file\n", 'and what is in the way is left alone');
+	unlink "$data/base/pgsql_tmp";
+	release($node, 'lazydrop-removal');
+	nothing_is_left('nothing is left');
+}
+
+$node->stop;
+unlike(
+	slurp_file($node->logfile),
+	qr/PANIC|TRAP|could not (open|read|fsync|write) file|invalid page/,
+	'the log is clean');
+
+done_testing();

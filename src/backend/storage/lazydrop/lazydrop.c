@@ -613,7 +613,7 @@ HasRoom(int n)
 }
 
 /*
- * Make room in a full set: settle what nobody owns, or whose owner has not got on for
+ * Make room in a full set: settle what has no owner, or one that has not got on for
  * so long that it must be stuck.
  */
 static void

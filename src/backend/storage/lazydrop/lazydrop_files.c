@@ -185,7 +185,7 @@ LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
 /*
  * Begin a step.  Returns false when there is nothing left to do, or when the files have
  * been hidden meanwhile: then the caller looks for jobs again.  Otherwise the entry stays
- * until EndStep, which the caller sees to, whatever happens in between.
+ * until EndStep, which the caller sees to, also on an error.
  */
 static bool
 BeginStep(const LazyDropJob *job)

@@ -61,9 +61,12 @@ scenario 'promotion' => (
 			shared_buffers => $case->{size},
 			'lazydrop.pass_delay' => '60s');
 		my $standby = make_standby($primary, $case->{server});
-		my @tables = map { "t$_" } 1 .. $case->{tables};
+
+		# With nothing pending, too, the last WAL segment is one to be copied.
+		my @tables = map { "t$_" } 1 .. ($case->{tables} || 10);
 		$primary->safe_psql('postgres',
 			join('', map { "CREATE TABLE $_ AS SELECT 1 AS a;\n" } @tables));
+		@tables = () if !$case->{tables};
 		$primary->wait_for_replay_catchup($standby);
 		foreach my $table (@tables)
 		{

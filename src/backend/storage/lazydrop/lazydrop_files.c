@@ -57,9 +57,9 @@
 /*
  * A file is shrunk in steps, because other processes wait for the file system's journal
  * meanwhile: so much at a time, in bytes, that a step takes about as long as this, in
- * nanoseconds, going by what the last one took.  Processes
- * that wait for it take large ones: MAX_STEP_BYTES, and in a shutdown a segment.  Powers of two, and multiples of any
- * block size (rule R14).
+ * nanoseconds, going by what the last one took.  Processes that wait for it take large
+ * ones: MAX_STEP_BYTES, and in a shutdown a segment.  Powers of two, and multiples of
+ * any block size (rule R14).
  */
 #define MIN_STEP_BYTES			((uint64) 1024 * 1024)
 #define MAX_STEP_BYTES			((uint64) 64 * 1024 * 1024)

@@ -255,7 +255,9 @@ my %changes = (
 	},
 	insert => sub {
 		my ($session, $model, $db) = @_;
-		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my @tables =
+		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{moved} })
+		  or return;
 		my $table = draw(@tables);
 		my $range = $table->{ranges}[0];
 		my $first = $range->[1] + 1;
@@ -285,7 +287,9 @@ my %changes = (
 	},
 	update => sub {
 		my ($session, $model, $db) = @_;
-		my @tables = tables_of($model, $db, \&is_plain) or return;
+		my @tables =
+		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{moved} })
+		  or return;
 		my $table = draw(@tables);
 		$table->{gen}++;
 		return
@@ -293,15 +297,14 @@ my %changes = (
 	},
 	truncate => sub {
 		my ($session, $model, $db) = @_;
-		my @tables =
-		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{moved} })
-		  or return;
+		my @tables = tables_of($model, $db, \&is_plain) or return;
 		my @chosen = chance(0.3) ? @tables : draw(@tables);
 		my @sql = ('TRUNCATE ' . join(', ', map { $_->{name} } @chosen));
 		foreach my $table (@chosen)
 		{
 			my $rows = chance(0.5) ? 0 : 5;
 			$table->{ranges} = [ [ 1, $rows ] ];
+			delete $table->{moved};
 			push @sql,
 			  "INSERT INTO $table->{name} " . rows_sql($table, 1, $rows)
 			  if $rows;
@@ -315,8 +318,8 @@ my %changes = (
 		my $name = $table->{name};
 		if (chance(0.17))
 		{
-			# Not to be truncated in the same transaction.  In stock PostgreSQL
-			# that empties the indexes as well, and rolling back does not undo it.
+			# No rows are added in the same transaction.  A rollback would leave
+			# their index entries behind.
 			$table->{moved} = 1;
 			return "ALTER TABLE $name SET TABLESPACE "
 			  . draw('pg_default', @{ $session->{tablespaces} });

@@ -31,8 +31,8 @@
 # * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
 #   table, which CLUSTER looks for when a standby's feedback keeps these rows, and does
 #   not find.
-# * TRUNCATE after ALTER TABLE SET TABLESPACE in one transaction empties the indexes in
-#   place, and rolling back does not undo it.
+# * INSERT or UPDATE after ALTER TABLE SET TABLESPACE in one transaction: rolling back leaves
+#   index entries behind (doc/upstream/set-tablespace-rollback.md).
 # * CREATE UNLOGGED TABLE that is rolled back leaves an empty first file until a checkpoint.
 #   When the server crashes before the abort is in WAL, and the creation of the init fork
 #   is, that file is in the way at the end of recovery.  The next start succeeds.  See

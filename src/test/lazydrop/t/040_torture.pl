@@ -17,10 +17,10 @@
 #
 # What stock PostgreSQL does not survive is kept out:
 #
-# * A standby that has replayed a CREATE DATABASE by file copy or a move of a database,
-#   and then the drop of where it was copied from, cannot replay that again; so, before a
-#   standby is hurt, there is a restartpoint, and none of these go on meanwhile ("moves"
-#   below).  Neither do they during a base backup.
+# * A base backup in which a database is copied by file copy, or moved, and then dropped where
+#   it was copied from, cannot be recovered, and neither can what pg_rewind rewinds past that
+#   (doc/upstream/moved-database.md); so, before them, there is a restartpoint, and none of
+#   these go on meanwhile ("moves" below).
 # * pg_rewind wants full_page_writes.
 # * With few buffers, the checkpointer's queue is short as well; whoever waits for room in
 #   it at the end of a transaction when the postmaster is killed ends with a PANIC or a
@@ -263,8 +263,8 @@ sub tell_servers
 	return;
 }
 
-# Keep what stock PostgreSQL cannot replay twice out of what a standby will replay
-# again, while this is done.
+# Keep copies of databases' files out of what will be replayed after a backup or
+# pg_rewind, while this is done.
 sub with_restartpoint
 {
 	my ($code) = @_;
@@ -377,7 +377,7 @@ my %fault = (
 	hurt_primary => sub { hurt($primary) },
 	hurt_standby => sub {
 		my $node = draw(standbys()) or return 0;
-		with_restartpoint(sub { hurt($node) });
+		hurt($node);
 	},
 	restart_primary => sub {
 		# All who are connected are gone after a fast one.  A smart one waits for
@@ -392,11 +392,8 @@ my %fault = (
 	},
 	restart_standby => sub {
 		my $node = draw(standbys()) or return 0;
-		with_restartpoint(
-			sub {
-				$node->stop('fast', fail_ok => 1);
-				ensure_up($node);
-			});
+		$node->stop('fast', fail_ok => 1);
+		ensure_up($node);
 	},
 	stop_worker => sub {
 		my $processes = processes(draw(nodes()));

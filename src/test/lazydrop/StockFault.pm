@@ -27,7 +27,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT_OK = qw(check_fault new_node configure use_fork_modules log_has);
+our @EXPORT_OK =
+  qw(check_fault new_node configure kind_is use_fork_modules log_has);
 
 # "stock", "fork", or "fork with lazydrop.enabled = off"
 my $kind;
@@ -73,10 +74,10 @@ sub check_fault
 
 =pod
 
-=item new_node($name)
+=item new_node($name [, $stock])
 
-Returns a PostgreSQL::Test::Cluster of the kind that is being tried, which is not
-initialized yet.  Call configure($node, %settings) after init or init_from_backup.
+Returns a PostgreSQL::Test::Cluster of the kind that is being tried, or of stock, which is
+not initialized yet.  Call configure($node, %settings) after init or init_from_backup.
 
 =cut
 
@@ -84,10 +85,11 @@ my @nodes;
 
 sub new_node
 {
-	my ($name) = @_;
+	my ($name, $stock) = @_;
 	croak 'new_node outside of check_fault' if !defined $kind;
+	$stock ||= $kind eq 'stock';
 	my $node = PostgreSQL::Test::Cluster->new("${name}_$count",
-		$kind eq 'stock' ? (install_path => $ENV{LAZYDROP_STOCK}) : ());
+		$stock ? (install_path => $ENV{LAZYDROP_STOCK}) : ());
 	push @nodes, $node;
 	return $node;
 }
@@ -111,6 +113,20 @@ sub configure
 
 =pod
 
+=item kind_is($name)
+
+Whether this kind is being tried: "stock", "fork", or "fork with lazydrop.enabled = off".
+
+=cut
+
+sub kind_is
+{
+	my ($name) = @_;
+	return $kind eq $name;
+}
+
+=pod
+
 =item use_fork_modules($node)
 
 Let a server of stock load modules that only the fork's installation has, such as
@@ -125,7 +141,7 @@ sub use_fork_modules
 	my ($lib) = run_command([ 'pg_config', '--pkglibdir' ]);
 	my ($share) = run_command([ 'pg_config', '--sharedir' ]);
 	$node->append_conf('postgresql.conf',
-		"dynamic_library_path = '\$libdir:$lib'\n"
+			"dynamic_library_path = '\$libdir:$lib'\n"
 		  . "extension_control_path = '\$system:$share'\n");
 	return;
 }

@@ -1009,7 +1009,6 @@ sub drop_database
 	}
 
 	# It may be there, be gone, or be invalid, and then must be dropped.
-	my $repeated = 0;
 	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
 	while (time() < $deadline)
 	{
@@ -1018,14 +1017,12 @@ sub drop_database
 		if ($ok && $limit =~ /^-2/)
 		{
 			run_sql($session, 'postgres', "DROP DATABASE $name");
-			$repeated = 1;
 			next;
 		}
 		if ($ok)
 		{
 			chomp $oid;
-			push @{ $session->{ $repeated ? 'repeated_dbs' : 'dropped_dbs' }
-			  }, $oid
+			push @{ $session->{dropped_dbs} }, $oid
 			  if $limit eq '' && !$tainted;
 			settle($session, $limit eq '' ? $model : $session->{model});
 			return;
@@ -1160,7 +1157,7 @@ sub run_session
 	$session->{prefix} = "s$session->{id}_";
 	$session->{next} = 1;
 	$session->{model} = { tables => {}, dbs => {}, spcs => {} };
-	$session->{$_} = [] foreach qw(failures dropped dropped_dbs repeated_dbs);
+	$session->{$_} = [] foreach qw(failures dropped dropped_dbs);
 	$session->{ops} = {};
 
 	eval {
@@ -1186,7 +1183,7 @@ sub run_session
 		1;
 	} or fail_session($session, "session died: $@");
 	my %result = map { $_ => $session->{$_} }
-	  qw(id prefix dir model dropped dropped_dbs repeated_dbs ops failures);
+	  qw(id prefix dir model dropped dropped_dbs ops failures);
 	write_file(
 		"$session->{dir}/session.$session->{id}",
 		JSON::PP->new->canonical->pretty->encode(\%result));

@@ -39,9 +39,6 @@
 #   check_log.
 # * With wal_level = minimal, CREATE DATABASE by WAL leaves the init forks of indexes on
 #   unlogged tables empty when the server crashes before a checkpoint.
-# * With lazydrop.enabled = off, DROP DATABASE removes the directories before its record is
-#   durable.  After a crash in between, DROP DATABASE of what is an invalid database then
-#   finds none, and writes no record; standbys keep them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -74,7 +71,7 @@ push @io_methods, 'io_uring' if $pg_config =~ /with-liburing/;
 
 # Of the round: its servers, and what it has done to them.
 my ($round, $dir, $primary, $standby, $cascade, %conf,
-	%faults, %gates, $crashes, $copies, $small_queue, $was_off);
+	%faults, %gates, $crashes, $copies, $small_queue);
 
 # --- settings ------------------------------------------------------------------------------------
 
@@ -415,7 +412,6 @@ my %fault = (
 			$node->append_conf('postgresql.conf',
 				join('', map { "$_ = $new{$_}\n" } sort keys %new));
 			$node->reload;
-			$was_off = 1 if $new{'lazydrop.enabled'} eq 'off';
 		}
 	},
 	backup => sub {
@@ -638,7 +634,7 @@ sub verify
 	ensure_up(nodes());
 
 	# The model.
-	my (%ops, %dropped, %dropped_dbs, %repeated_dbs);
+	my (%ops, %dropped, %dropped_dbs);
 	foreach my $result (@results)
 	{
 		$ops{$_} += $result->{ops}{$_} foreach keys %{ $result->{ops} };
@@ -653,7 +649,6 @@ sub verify
 			"round $round: the model of session $result->{id} at the end");
 		$dropped{$_} = 1 foreach @{ $result->{dropped} };
 		$dropped_dbs{$_} = 1 foreach @{ $result->{dropped_dbs} };
-		$repeated_dbs{$_} = 1 foreach @{ $result->{repeated_dbs} };
 	}
 	note "round $round operations: "
 	  . join(', ', map { "$_ $ops{$_}" } sort keys %ops);
@@ -713,13 +708,10 @@ sub verify
 			"round $round: no file of what was dropped is left on "
 			  . $node->name);
 		my $data = $node->data_dir;
-		my %gone_dbs = %dropped_dbs;
-		%gone_dbs = (%gone_dbs, %repeated_dbs)
-		  if $node == $primary || !$was_off;
 		is( join(' ',
 				grep { -d }
 				map  { ("$data/base/$_", glob("'$data'/pg_tblspc/*/*/$_")) }
-				grep { !$live_dbs{$_} } sort keys %gone_dbs),
+				grep { !$live_dbs{$_} } sort keys %dropped_dbs),
 			'',
 			"round $round: nor a directory of a database on " . $node->name);
 	}
@@ -760,7 +752,6 @@ sub run_round
 	%faults = ();
 	$small_queue = $conf{shared_buffers} =~ /^(128kB|1MB)$/;
 	$crashes = $copies = 0;
-	$was_off = $conf{'lazydrop.enabled'} eq 'off';
 	($standby, $cascade) = ();
 	note "round $round: LAZYDROP_TEST_SEED="
 	  . ($seed + $round)

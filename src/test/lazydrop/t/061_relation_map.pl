@@ -1,0 +1,155 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Replay of a relation map whose database has no directory any more, because WAL that
+# follows removes it, and which begins after what made the directory: by a standby that has
+# replayed the drop and crashes before a restartpoint, by a base backup that was taken
+# meanwhile, and by a server that crashes after a CREATE DATABASE that failed.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Fcntl qw(F_WRLCK F_UNLCK);
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(database_directories wait_for_nothing wait_until);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::RecursiveCopy;
+use PostgreSQL::Test::Utils;
+use StockFault qw(check_fault new_node configure kind_is log_has);
+use Test::More;
+
+# Returns what is wrong with a server that starts.
+sub try_start
+{
+	my ($node, $oid) = @_;
+	my $offset = -e $node->logfile ? -s $node->logfile : 0;
+	if (!$node->start(fail_ok => 1))
+	{
+		return log_has($node, qr/FATAL|PANIC/) || 'it does not start';
+	}
+	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
+	  if !-e $node->data_dir . '/standby.signal';
+	return '';
+}
+
+# The index of a mapped catalog is written, then a checkpoint begins, and then the map is.
+sub drop_after_map
+{
+	my $primary = new_node('primary');
+	$primary->init(allows_streaming => 1);
+	configure($primary, 'autovacuum' => 'off', 'checkpoint_timeout' => '1h');
+	$primary->start;
+	$primary->backup('first');
+	my $standby = new_node('standby');
+	$standby->init_from_backup($primary, 'first', has_streaming => 1);
+	$standby->start;
+
+	$primary->safe_psql('postgres', 'CREATE DATABASE d');
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my $session = $primary->background_psql('d');
+	$session->query_safe('BEGIN; REINDEX INDEX pg_class_oid_index');
+	my $backup = $primary->background_psql('postgres');
+	$backup->query_safe(q{SELECT pg_backup_start('second', true)});
+	$primary->wait_for_replay_catchup($standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_nothing($primary) if !kind_is('stock');
+
+	my $path = $primary->backup_dir . '/second';
+	PostgreSQL::Test::RecursiveCopy::copypath(
+		$primary->data_dir,
+		$path,
+		filterfn => sub {
+			$_[0] !~
+			  m{^(postmaster\.(pid|opts)|log|pg_wal/.+|pg_replslot/.+)$};
+		});
+	append_to_file(
+		"$path/backup_label",
+		$backup->query_safe(
+			q{SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)}
+		  )
+		  . "\n");
+	$backup->quit;
+	die 'the directory is in the backup' if -e "$path/base/$oid";
+	my $copy = new_node('copy');
+	$copy->init_from_backup($primary, 'second', has_streaming => 1);
+
+	$primary->wait_for_replay_catchup($standby);
+	wait_for_nothing($standby) if !kind_is('stock');
+	$standby->stop('immediate');
+	my @wrong;
+	foreach my $node ($standby, $copy)
+	{
+		my $wrong = try_start($node);
+		if ($wrong eq '')
+		{
+			$primary->wait_for_replay_catchup($node);
+			wait_for_nothing($node) if !kind_is('stock');
+			$wrong = "$_ is left" foreach database_directories($node, $oid);
+		}
+		push @wrong, $node->name . ": $wrong" if $wrong ne '';
+	}
+	return join("\n", @wrong);
+}
+
+check_fault('DROP DATABASE', \&drop_after_map);
+
+# CREATE DATABASE is held, when it has made the directory, by a lease (see fcntl(2)) on the
+# map of its template, which it goes on to copy.
+use constant F_SETLEASE => 1024;
+
+sub fail_to_create
+{
+	my $node = new_node('node');
+	$node->init;
+	configure($node, 'autovacuum' => 'off', 'checkpoint_timeout' => '1h');
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE DATABASE origin');
+	my $origin = $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'origin'});
+
+	my $asked = 0;
+	local $SIG{IO} = sub { $asked = 1 };
+	open(my $map, '+<', $node->data_dir . "/base/$origin/pg_filenode.map")
+	  or die $!;
+	fcntl($map, F_SETLEASE, F_WRLCK) or die $!;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	$session->query_until(qr/begun/,
+		"\\echo begun\nCREATE DATABASE d TEMPLATE origin STRATEGY wal_log;\n"
+	);
+	wait_until(sub { $asked }) or die 'the map is not read';
+	my ($new) = grep { $_ > $origin }
+	  map { m{/(\d+)$} ? $1 : 0 } glob($node->data_dir . '/base/*');
+	$node->safe_psql('postgres',
+		"CHECKPOINT; SELECT pg_cancel_backend($pid)");
+	fcntl($map, F_SETLEASE, F_UNLCK) or die $!;
+	close($map);
+	$session->quit;
+
+	# after which all of that is in WAL
+	$node->safe_psql('postgres', 'CREATE TABLE t (a int)');
+	die 'CREATE DATABASE did not fail' if database_directories($node, $new);
+	$node->stop('immediate');
+	my $wrong = try_start($node);
+	$wrong = "$_ is left" foreach database_directories($node, $new);
+	return $wrong;
+}
+
+my $file = PostgreSQL::Test::Utils::tempdir() . '/leased';
+append_to_file($file, '');
+open(my $handle, '+<', $file) or die $!;
+if ($^O eq 'linux' && fcntl($handle, F_SETLEASE, F_WRLCK))
+{
+	close($handle);
+	check_fault('CREATE DATABASE that fails', \&fail_to_create);
+}
+else
+{
+	note 'there are no leases here, so CREATE DATABASE is left out';
+}
+
+done_testing();

@@ -945,11 +945,6 @@ sub create_database
 	push @templates, (sort keys %{ $model->{dbs} }) x 3;
 	my $template = draw(@templates);
 	my $strategy = draw('wal_log', 'file_copy');
-
-	# stock forgets the indexes of unlogged tables then
-	$strategy = 'file_copy'
-	  if $session->{minimal}
-	  && grep { $_->{unlogged} } tables_of($model, $template);
 	my $where = tablespace_clause($session, { spcs => {} });
 	$model->{dbs}{$name} = {
 		bare => (

@@ -37,8 +37,6 @@
 #   When the server crashes before the abort is in WAL, and the creation of the init fork
 #   is, that file is in the way at the end of recovery.  The next start succeeds.  See
 #   check_log.
-# * With wal_level = minimal, CREATE DATABASE by WAL leaves the init forks of indexes on
-#   unlogged tables empty when the server crashes before a checkpoint.
 
 use strict;
 use warnings FATAL => 'all';
@@ -792,7 +790,6 @@ sub run_round
 	  // 4;
 	my %common = (
 		dir => $dir,
-		minimal => $conf{wal_level} eq 'minimal',
 		tablespaces => \@tablespaces,
 		large => draw(2000, 5000, 20000),
 		servers => [ 'primary', $replicated ? ('standby', 'cascade') : () ]);

@@ -39,7 +39,7 @@ extern void LazyDropDirectoryLogged(Oid dboid);
 extern void LazyDropRelmapLogged(Oid dboid);
 extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,
 									 const Oid *tablespaces, XLogRecPtr lsn);
-extern bool LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
+extern void LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
 									   const Oid *tablespaces);
 extern bool LazyDropDeferRmtree(Oid dboid, Oid spcoid);
 

@@ -1414,14 +1414,12 @@ ForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
  * for files in them, and for no others (rule R2): stock goes by the database
  * alone, and so forgets to sync files that live on in third tablespaces when a
  * database is moved.  A database that is dropped has no others, and may have very
- * many of these, so then stock's one request does.  Returns whether it was done
- * here.  From then on, whoever cannot wait for the barrier may remove the files.
+ * many of these, so then stock's one request does.  From then on, whoever cannot
+ * wait for the barrier may remove the files that were buried.
  */
-bool
+void
 LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
 {
-	if (!lazydrop_enabled)
-		return false;
 	if (ntablespaces == 1)
 		ForgetDirectorySyncRequests(tablespaces[0], dboid);
 	else
@@ -1432,7 +1430,6 @@ LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
 
 		AdvanceFiles(&locator, 1, LAZYDROP_FILES_FORGOTTEN);
 	}
-	return true;
 }
 
 

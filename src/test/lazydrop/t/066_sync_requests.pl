@@ -1,0 +1,85 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# Replay of ALTER DATABASE SET TABLESPACE ends with the removal of the old directory, and
+# stock PostgreSQL then forgets the sync requests for all files of the database: those in
+# third tablespaces, too, which live on.  The next restartpoint does not sync them, so a
+# crash of the operating system can lose what they had.  See
+# doc/upstream/sync-requests.md.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use StockFault qw(check_fault new_node configure);
+use Test::More;
+
+my $tables = 50;
+
+# How many files a restartpoint of now syncs.
+sub restartpoint
+{
+	my ($primary, $standby) = @_;
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	$primary->wait_for_replay_catchup($standby);
+	my $offset = -s $standby->logfile;
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	my ($files) =
+	  slurp_file($standby->logfile, $offset) =~
+	  /restartpoint complete: .*sync files=(\d+)/
+	  or die 'there was no restartpoint';
+	return $files;
+}
+
+sub fill
+{
+	my ($primary, $sql) = @_;
+	$primary->safe_psql('d',
+		join('', map { sprintf("$sql;\n", $_) } 1 .. $tables));
+	return;
+}
+
+check_fault(
+	'sync requests of a database that is moved',
+	sub {
+		my $primary = new_node('primary');
+		$primary->init(allows_streaming => 1);
+		configure(
+			$primary,
+			allow_in_place_tablespaces => 'on',
+			autovacuum => 'off',
+			log_checkpoints => 'on');
+		$primary->start;
+		$primary->safe_psql('postgres', $_)
+		  foreach (
+			"CREATE TABLESPACE there LOCATION ''",
+			"CREATE TABLESPACE third LOCATION ''",
+			'CREATE DATABASE d');
+		$primary->backup('backup');
+
+		my $standby = new_node('standby');
+		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+		configure($standby, fsync => 'on');
+		$standby->start;
+		restartpoint($primary, $standby);
+
+		# Replay of the copy writes what is dirty, wherever it is.
+		fill($primary, 'CREATE TABLE t%d TABLESPACE third AS SELECT 1 AS a');
+		$primary->safe_psql('postgres',
+			'ALTER DATABASE d SET TABLESPACE there');
+		my $files = restartpoint($primary, $standby);
+		return "a restartpoint has synced $files files, not $tables or more"
+		  if $files < $tables;
+
+		# A database that is dropped has nothing that lives on.
+		fill($primary, 'INSERT INTO t%d VALUES (2)');
+		$primary->safe_psql('postgres', 'DROP DATABASE d');
+		$files = restartpoint($primary, $standby);
+		return "a restartpoint has synced $files files of what was dropped"
+		  if $files >= $tables;
+		return '';
+	});
+
+done_testing();

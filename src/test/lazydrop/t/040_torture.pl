@@ -22,9 +22,6 @@
 #   (doc/upstream/moved-database.md); so, before them, there is a restartpoint, and none of
 #   these go on meanwhile ("moves" below).
 # * pg_rewind wants full_page_writes.
-# * With few buffers, the checkpointer's queue is short as well; whoever waits for room in
-#   it at the end of a transaction when the postmaster is killed ends with a PANIC or a
-#   failed assertion.
 # * A checkpoint that is killed after the state file of a prepared transaction: see
 #   remove_future_file.
 # * A process that is killed while a crash restart goes on: see kill_process.
@@ -69,7 +66,7 @@ push @io_methods, 'io_uring' if $pg_config =~ /with-liburing/;
 
 # Of the round: its servers, and what it has done to them.
 my ($round, $dir, $primary, $standby, $cascade, %conf,
-	%faults, %gates, $crashes, $copies, $small_queue);
+	%faults, %gates, $crashes, $copies);
 
 # --- settings ------------------------------------------------------------------------------------
 
@@ -314,7 +311,6 @@ sub kill_process
 	my @pids = draw(@{ $processes->{$kind} });
 	if ($again && !defined ask($node, 'SELECT 1'))
 	{
-		return if $small_queue;
 		push @pids, postmaster($node) || ();
 	}
 	kill('KILL', reverse @pids);
@@ -338,7 +334,7 @@ sub hurt
 			kill_process($node, 1);
 		}
 	}
-	elsif ($dice < 0.75 && !$small_queue)
+	elsif ($dice < 0.75)
 	{
 		$faults{'kill postmaster'}++;
 		my $pid = postmaster($node);
@@ -485,7 +481,7 @@ sub fail_over
 		ask($old, "DROP DATABASE $db") if chance(0.5);
 	}
 
-	my $stop = draw('fast', 'immediate', $small_queue ? () : 'kill');
+	my $stop = draw('fast', 'immediate', 'kill');
 	if ($stop eq 'kill')
 	{
 		my $pid = postmaster($old);
@@ -748,7 +744,6 @@ sub run_round
 	my ($c, $initdb, $replicated) = draw_settings();
 	%conf = %$c;
 	%faults = ();
-	$small_queue = $conf{shared_buffers} =~ /^(128kB|1MB)$/;
 	$crashes = $copies = 0;
 	($standby, $cascade) = ();
 	note "round $round: LAZYDROP_TEST_SEED="

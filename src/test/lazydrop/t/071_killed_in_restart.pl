@@ -1,0 +1,121 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A process crashes, and while the postmaster starts the server anew, another one does.
+# Stock PostgreSQL's postmaster takes no notice of that: it waits for ever for a startup
+# process that is gone; when it was another process, shared memory stays as that has left
+# it, so that replay waits for ever for it to take part in a barrier.  See
+# doc/upstream/killed-in-restart.md.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Fcntl qw(:flock);
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropTorture qw(psql);
+use LazyDropUtils   qw(wait_until);
+use POSIX           qw(mkfifo);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use StockFault qw(check_fault new_node configure log_has);
+use Test::More;
+
+plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
+
+# A restore command that holds the startup process before it replays anything: it says
+# so, and waits for a lock.
+my $dir = PostgreSQL::Test::Utils::tempdir;
+mkfifo("$dir/held", 0600) or die "could not create fifo: $!";
+append_to_file("$dir/restore", <<'EOS');
+use Fcntl qw(:flock);
+my ($dir) = @ARGV;
+exit 1 if !-e "$dir/hold";
+open(my $held, '>', "$dir/held") or die $!;
+close($held);
+open(my $lock, '>>', "$dir/lock") or die $!;
+flock($lock, LOCK_EX) or die $!;
+exit 1;
+EOS
+
+# The child of a server's postmaster with this title.
+sub child
+{
+	my ($postmaster, $title) = @_;
+	foreach my $pid (map { m{(\d+)/stat$} } glob('/proc/[0-9]*/stat'))
+	{
+		open(my $stat, '<', "/proc/$pid/stat") or next;
+		next unless (<$stat> // '') =~ /\) \S $postmaster /;
+		open(my $cmdline, '<', "/proc/$pid/cmdline") or next;
+		return $pid if (<$cmdline> // '') =~ /^postgres: \S+: $title/;
+	}
+	die "there is no $title";
+}
+
+# A standby that restarts after a crash, and replays DROP DATABASE again, when "title" is
+# killed.
+sub play
+{
+	my ($title) = @_;
+	my $primary = new_node('primary');
+	$primary->init(allows_streaming => 1);
+	configure($primary, autovacuum => 'off');
+	$primary->start;
+	$primary->safe_psql('postgres', 'CREATE DATABASE d');
+	$primary->backup('backup');
+
+	my $standby = new_node('standby');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	configure(
+		$standby,
+		restart_after_crash => 'on',
+		restore_command => "'$^X $dir/restore $dir'");
+	$standby->start;
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	$primary->wait_for_replay_catchup($standby);
+	my ($postmaster) =
+	  slurp_file($standby->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+
+	# One crash, and when the server starts again, another.
+	open(my $lock, '>>', "$dir/lock") or die $!;
+	flock($lock, LOCK_EX) or die $!;
+	append_to_file("$dir/hold", '');
+	my $session = $standby->background_psql('postgres');
+	kill('KILL', $session->query_safe('SELECT pg_backend_pid()'));
+	open(my $held, '<', "$dir/held") or die $!;
+	unlink("$dir/hold");
+	my $offset = -s $standby->logfile;
+	my $pid = child($postmaster, $title);
+	kill('KILL', $pid);
+	wait_until(sub { !-e "/proc/$pid" }) or die "$title is not reaped";
+	close($lock);
+	eval { $session->quit };
+
+	my $log = sub { return slurp_file($standby->logfile, $offset) };
+	if ($title eq 'startup')
+	{
+		# The postmaster has reacted, if it does, when it has looked at a connection.
+		psql($standby->connstr('postgres'), '-c' => 'SELECT 1');
+		return 'the postmaster takes no notice'
+		  if $log->() !~ /startup process .* was terminated by signal 9/;
+		wait_until(sub { !-e $standby->data_dir . '/postmaster.pid' })
+		  or return 'the server does not end';
+		$standby->{_pid} = undef;
+		$standby->start;
+	}
+	my $lsn = $primary->lsn('flush');
+	wait_until(
+		sub {
+			my (undef, $done) = psql($standby->connstr('postgres'),
+				'-c' => "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
+			return 1 if $done eq 't';
+			return log_has($standby, qr/still waiting for backend with PID/);
+		}) or return 'the server does not come up';
+	return log_has($standby, qr/still waiting for backend with PID/);
+}
+
+foreach my $title ('background writer', 'startup')
+{
+	check_fault("$title killed in a restart", sub { play($title) });
+}
+
+done_testing();

@@ -24,7 +24,6 @@
 # * pg_rewind wants full_page_writes.
 # * A checkpoint that is killed after the state file of a prepared transaction: see
 #   remove_future_file.
-# * A process that is killed while a crash restart goes on: see kill_process.
 # * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
 #   table, which CLUSTER looks for when a standby's feedback keeps these rows, and does
 #   not find.
@@ -298,22 +297,13 @@ sub processes
 	return \%processes;
 }
 
-# With "again", a server that may be recovering from a crash.  Until that has come to its
-# end, stock PostgreSQL's postmaster takes no notice when one more process is killed: it
-# waits for ever for the startup process, and a barrier for any other.  So it is killed,
-# too.
 sub kill_process
 {
-	my ($node, $again) = @_;
+	my ($node) = @_;
 	my $processes = processes($node);
 	my @kinds = sort keys %$processes or return;
 	my $kind = draw(@kinds, grep { /lazy drop|checkpointer|startup/ } @kinds);
-	my @pids = draw(@{ $processes->{$kind} });
-	if ($again && !defined ask($node, 'SELECT 1'))
-	{
-		push @pids, postmaster($node) || ();
-	}
-	kill('KILL', reverse @pids);
+	kill('KILL', draw(@{ $processes->{$kind} }));
 	advance_epoch();
 	$faults{"kill $kind"}++;
 	return;
@@ -331,7 +321,7 @@ sub hurt
 		if (chance(0.3))
 		{
 			usleep(int(rand(500_000)));
-			kill_process($node, 1);
+			kill_process($node);
 		}
 	}
 	elsif ($dice < 0.75)

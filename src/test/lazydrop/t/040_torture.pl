@@ -26,7 +26,7 @@
 #   remove_future_file.
 # * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
 #   table, which CLUSTER looks for when a standby's feedback keeps these rows, and does
-#   not find.
+#   not find (doc/upstream/reindex-concurrently-toast.md).
 # * INSERT or UPDATE after ALTER TABLE SET TABLESPACE in one transaction: rolling back leaves
 #   index entries behind (doc/upstream/set-tablespace-rollback.md).
 # * CREATE UNLOGGED TABLE that is rolled back leaves an empty first file until a checkpoint.

@@ -81,7 +81,10 @@ sub play
 	append_to_file("$dir/hold", '');
 	my $session = $standby->background_psql('postgres');
 	kill('KILL', $session->query_safe('SELECT pg_backend_pid()'));
+	local $SIG{ALRM} = sub { die 'no restore command is run' };
+	alarm($PostgreSQL::Test::Utils::timeout_default);
 	open(my $held, '<', "$dir/held") or die $!;
+	alarm(0);
 	unlink("$dir/hold");
 	my $offset = -s $standby->logfile;
 	my $pid = child($postmaster, $title);

@@ -1,0 +1,167 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A checkpoint writes the state file of a prepared transaction and does not complete.
+# Recovery begins at the checkpoint before, for which that transaction is one of the future,
+# or was not prepared yet; it must remove the file, or know the transaction once, and not
+# lose it.  So it must with a base backup that a checkpoint has written such a file into.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use PostgreSQL::Test::RecursiveCopy;
+use PostgreSQL::Test::Utils;
+use StockFault qw(check_fault new_node configure log_has);
+use Test::More;
+
+sub start_primary
+{
+	my $node = new_node('primary');
+	$node->init(allows_streaming => 1);
+	configure(
+		$node,
+		autovacuum => 'off',
+		max_prepared_transactions => 10);
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE TABLE t (i int); CHECKPOINT');
+	return $node;
+}
+
+# Prepare $gid, which inserts $i, some transactions after the last one.
+sub prepare
+{
+	my ($node, $gid, $i) = @_;
+	$node->safe_psql('postgres', "INSERT INTO t VALUES (0)") foreach 1 .. 3;
+	$node->safe_psql('postgres',
+		"BEGIN; INSERT INTO t VALUES ($i); PREPARE TRANSACTION '$gid'");
+	return;
+}
+
+# The path of the state file of $gid.
+sub state_file
+{
+	my ($primary, $gid) = @_;
+	return 'pg_twophase/'
+	  . $primary->safe_psql('postgres',
+		"SELECT lpad(upper(to_hex(transaction::text::int8)), 16, '0') FROM pg_prepared_xacts WHERE gid = '$gid'"
+	  );
+}
+
+# What is wrong with the prepared transactions of a server.
+sub verify
+{
+	my ($node, @gids) = @_;
+	my $is = $node->safe_psql('postgres',
+		'SELECT gid FROM pg_prepared_xacts ORDER BY gid');
+	return 'prepared transactions: ' . join(' ', split /\n/, $is)
+	  if $is ne join("\n", @gids);
+	$node->safe_psql('postgres', "COMMIT PREPARED '$_'") foreach @gids;
+	my $count =
+	  $node->safe_psql('postgres', 'SELECT count(*) FROM t WHERE i > 0');
+	return $count == @gids ? '' : "$count rows";
+}
+
+# What has kept a server from starting.
+sub start_error
+{
+	my ($node) = @_;
+	return '' if $node->start(fail_ok => 1);
+	return log_has($node, qr/TRAP|FATAL/) || 'does not start';
+}
+
+# Something in the place of the second file makes a checkpoint fail after the first one.
+sub hinder_checkpoint
+{
+	my ($node, $file) = @_;
+	mkdir $node->data_dir . "/$file" or die "could not create $file: $!";
+	my ($status) = $node->psql('postgres', 'CHECKPOINT');
+	isnt($status, 0, 'a checkpoint fails');
+	return;
+}
+
+check_fault(
+	'crash of a primary',
+	sub {
+		my $node = start_primary();
+		prepare($node, 'a', 1);
+		prepare($node, 'b', 2);
+		my @files = map { state_file($node, $_) } qw(a b);
+		hinder_checkpoint($node, $files[1]);
+		ok(-f $node->data_dir . "/$files[0]", 'and leaves a state file');
+		$node->stop('immediate');
+		rmdir $node->data_dir . "/$files[1]";
+		return start_error($node) || verify($node, 'a', 'b');
+	});
+
+check_fault(
+	'crash of a standby',
+	sub {
+		my $primary = start_primary();
+		$primary->backup('backup');
+		my $standby = new_node('standby');
+		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+		configure($standby);
+		$standby->start;
+
+		# It is a transaction of the past, but has been prepared since.
+		my $session = $primary->background_psql('postgres');
+		$session->query_safe('BEGIN; INSERT INTO t VALUES (1)');
+		$primary->safe_psql('postgres', 'SELECT txid_current()');
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+		$session->query_safe("PREPARE TRANSACTION 'a'");
+		$session->quit;
+		$primary->safe_psql('postgres',
+			"BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'b'");
+		my @files = map { state_file($primary, $_) } qw(a b);
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+		hinder_checkpoint($standby, $files[1]);
+		ok(-f $standby->data_dir . "/$files[0]", 'and leaves a state file');
+		$standby->stop('immediate');
+		rmdir $standby->data_dir . "/$files[1]";
+		my $error = start_error($standby);
+		return $error if $error;
+		$standby->promote;
+		$primary->safe_psql('postgres', "ROLLBACK PREPARED '$_'")
+		  foreach qw(a b);
+		my $is = $standby->safe_psql('postgres',
+			'SELECT count(*) FROM pg_prepared_xacts');
+		return $is == 2 ? '' : "$is prepared transactions";
+	});
+
+check_fault(
+	'base backup',
+	sub {
+		my $primary = start_primary();
+		my $session = $primary->background_psql('postgres');
+		$session->query_safe('SET client_min_messages = warning');
+		$session->query_safe("SELECT pg_backup_start('b', true)");
+		prepare($primary, 'a', 1);
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		my $to = $primary->backup_dir . '/b';
+		PostgreSQL::Test::RecursiveCopy::copypath(
+			$primary->data_dir,
+			$to,
+			'filterfn' => sub {
+				my $src = shift;
+				return $src !~ /^(postmaster\.(pid|opts)|pg_wal\/.*)$/;
+			});
+		append_to_file("$to/backup_label",
+			$session->query_safe('SELECT labelfile FROM pg_backup_stop()')
+			  . "\n");
+		$session->quit;
+
+		my $node = new_node('restored');
+		$node->init_from_backup($primary, 'b', has_streaming => 1);
+		configure($node);
+		my $error = start_error($node);
+		return $error if $error;
+		$primary->wait_for_replay_catchup($node);
+		$node->promote;
+		return verify($node, 'a');
+	});
+
+done_testing();

@@ -22,8 +22,6 @@
 #   (doc/upstream/moved-database.md); so, before them, there is a restartpoint, and none of
 #   these go on meanwhile ("moves" below).
 # * pg_rewind wants full_page_writes.
-# * A checkpoint that is killed after the state file of a prepared transaction: see
-#   remove_future_file.
 # * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
 #   table, which CLUSTER looks for when a standby's feedback keeps these rows, and does
 #   not find (doc/upstream/reindex-concurrently-toast.md).
@@ -134,36 +132,11 @@ sub ask
 	return $done ? $out : undef;
 }
 
-# Of each server, how often this was so: it was killed after a checkpoint had written the
-# state file of a prepared transaction and before its record.  Recovery begins at the
-# checkpoint before, from which that is a transaction of the future, and removes the file;
-# with assertions, stock PostgreSQL does not survive that.  Then it is done for it.
-my %future_files;
-
-sub remove_future_file
-{
-	my ($node) = @_;
-	my @xids = slurp_file($node->logfile) =~
-	  /removing future two-phase state file for transaction (\d+)\n(?:(?!removing future).)*?TRAP: [^\n]*nextFullXid/gs;
-	return if @xids <= ($future_files{ $node->name } // 0);
-	$future_files{ $node->name } = @xids;
-
-	# It waits for ever, if that was after a crash; else it has ended.
-	my $pid = postmaster($node);
-	kill('KILL', $pid) if $pid;
-	wait_until(sub { !has_processes($node) })
-	  or die $node->name . ' does not end';
-	unlink(sprintf('%s/pg_twophase/%016X', $node->data_dir, $xids[-1]));
-	$faults{'file of the future'}++;
-	return;
-}
-
 # Start a server that has ended, and wait for one that recovers.
 sub ensure_up
 {
 	foreach my $node (@_)
 	{
-		my $patience = time() + 2;
 		my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
 		until (postmaster($node) && defined ask($node, 'SELECT 1'))
 		{
@@ -174,7 +147,6 @@ sub ensure_up
 				$node->start(fail_ok => 1);
 			}
 			usleep(50_000);
-			remove_future_file($node) if time() > $patience;
 		}
 	}
 	return;
@@ -587,8 +559,6 @@ sub check_log
 		  # replay, once more, of a drop of directories
 		  && !
 		  /could not (open directory|stat file) .*: No such file or directory/
-		  && !($future_files{ $node->name }
-			&& /TRAP: .*nextFullXid|startup process .* signal 6/)
 	} split /\n/, slurp_file($node->logfile);
 	is(join("\n", @bad[ 0 .. ($#bad > 9 ? 9 : $#bad) ]),
 		'', 'round ' . $round . ': the log of ' . $node->name . ' is clean');

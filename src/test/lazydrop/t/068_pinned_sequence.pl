@@ -1,0 +1,113 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# ALTER SEQUENCE replaces the sequence's file beside a cursor that has its page pinned.  On a
+# standby the cursor must not hold replay up for longer than max_standby_streaming_delay; on a
+# primary, what waits for it must not use up a CPU.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use PostgreSQL::Test::Utils;
+use LazyDropUtils qw(wait_until);
+use StockFault    qw(check_fault new_node configure log_has);
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
+
+# CPU time of a process in hundredths of a second
+sub cpu_time
+{
+	my ($pid) = @_;
+	my ($rest) = slurp_file("/proc/$pid/stat") =~ /\) (.*)/s;
+	my @fields = split / /, $rest;
+	return $fields[11] + $fields[12];
+}
+
+# How much of a CPU a process has used, and for how many seconds, until $done says so, or
+# for at most $limit seconds.
+sub watch
+{
+	my ($pid, $limit, $done) = @_;
+	my ($began, $before) = (time(), cpu_time($pid));
+	my $is_done;
+	until ($is_done = $done->() or time() > $began + $limit)
+	{
+		usleep(20_000);
+	}
+	my $took = time() - $began;
+	return $is_done, (cpu_time($pid) - $before) / 100 / $took;
+}
+
+sub start_primary
+{
+	my $node = new_node('primary');
+	$node->init(allows_streaming => 1);
+	configure($node, autovacuum => 'off');
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
+	return $node;
+}
+
+# A session with a cursor on the sequence.
+sub open_cursor
+{
+	my ($node) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s');
+	$session->query_safe('FETCH c');
+	return $session;
+}
+
+check_fault(
+	'standby',
+	sub {
+		my $primary = start_primary();
+		$primary->backup('backup');
+		my $standby = new_node('standby');
+		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+		configure($standby, max_standby_streaming_delay => '500ms');
+		$standby->start;
+		$primary->wait_for_replay_catchup($standby);
+
+		my $session = open_cursor($standby);
+		$primary->safe_psql('postgres', 'ALTER SEQUENCE s INCREMENT 2');
+		my $lsn =
+		  $primary->safe_psql('postgres', 'SELECT pg_current_wal_lsn()');
+		my $pid = $standby->safe_psql('postgres',
+			"SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'"
+		);
+		my ($done, $load) = watch(
+			$pid, 3,
+			sub {
+				return $standby->safe_psql('postgres',
+					"SELECT pg_last_wal_replay_lsn() >= '$lsn'") eq 't';
+			});
+		note sprintf('replay uses %.2f of a CPU', $load);
+		return $done ? '' : sprintf('replay waits with %.2f of a CPU', $load);
+	});
+
+check_fault(
+	'primary',
+	sub {
+		my $node = start_primary();
+		my $session = open_cursor($node);
+		my $alter = $node->background_psql('postgres');
+		my $pid = $alter->query_safe('SELECT pg_backend_pid()');
+		$alter->query_until(qr/start/,
+			"\\echo start\nALTER SEQUENCE s INCREMENT 2;\n");
+		my $is = 'SELECT seqincrement = 2 FROM pg_sequence';
+		wait_until(sub { $node->safe_psql('postgres', $is) eq 't' })
+		  or return 'ALTER SEQUENCE does not commit';
+		my (undef, $load) = watch($pid, 1, sub { 0 });
+		$session->query_safe('COMMIT');
+		$alter->query_safe('SELECT 1');
+		$_->quit foreach $session, $alter;
+		return $load < 0.2
+		  ? ''
+		  : sprintf('ALTER SEQUENCE uses %.2f of a CPU', $load);
+	});
+
+done_testing();

@@ -556,9 +556,9 @@ sub check_log
 		m{PANIC|TRAP|could not (open|create|access|fsync|read|write|extend|truncate|remove|unlink|stat) [^\n]*"(base|global|pg_tblspc)/|invalid page|page verification failed|leak|was terminated by signal (4|6|7|8|11)|unexpected zero page|inconsistent page}i
 		  # the statement of somebody
 		  && !/(LOG|STATEMENT): +statement:/
-		  # replay, once more, of a drop of directories
+		  # replay, once more, of a drop of directories, perhaps beside the worker
 		  && !
-		  /could not (open directory|stat file) .*: No such file or directory/
+		  /could not (open directory|remove directory|remove file|stat file) .*: No such file or directory/
 	} split /\n/, slurp_file($node->logfile);
 	is(join("\n", @bad[ 0 .. ($#bad > 9 ? 9 : $#bad) ]),
 		'', 'round ' . $round . ': the log of ' . $node->name . ' is clean');

@@ -4,7 +4,8 @@
 # which is short when shared_buffers is small.  When the postmaster is killed meanwhile,
 # the process exits, and in stock PostgreSQL aborts its transaction on the way out: one
 # that has been committed, which is a PANIC; or one that has been aborted, which is a
-# second abort record, or a failed assertion.  See doc/upstream/request-queue.md.
+# second abort record, or a failed assertion.  One that goes on must be aborted, as a
+# checkpoint may wait for it.  See doc/upstream/request-queue.md.
 
 use strict;
 use warnings FATAL => 'all';
@@ -84,5 +85,63 @@ check_fault(
 	sub { play(each_table('DROP TABLE old%d'), 'COMMIT') });
 check_fault('a rollback that waits for room in the queue',
 	sub { play(each_table('CREATE TABLE new%d ()'), 'ROLLBACK') });
+
+# VACUUM that truncates pg_multixact keeps checkpoints from starting while it waits for
+# room.  A checkpointer that waits for it must not do so for ever.  Stock has no fault here.
+{
+	my $node = PostgreSQL::Test::Cluster->new('vacuum');
+	$node->init;
+	$node->append_conf('postgresql.conf',
+		"autovacuum = off\nbgwriter_lru_maxpages = 0\nshared_buffers = 128kB\n"
+	);
+	# A hundred segments of members, of which there is none, and the first page of the
+	# next one.
+	command_ok(
+		[
+			'pg_resetwal',
+			'--multixact-ids' => '10,1',
+			'--multixact-offset' => 1636 * 32 * 100,
+			$node->data_dir
+		],
+		'pg_resetwal');
+	$node->start;
+	my $process = sub {
+		my ($type) = @_;
+		return $node->safe_psql('postgres',
+			"SELECT pid FROM pg_stat_activity WHERE backend_type = '$type'");
+	};
+	my $waits = sub {
+		my ($pid, $event) = @_;
+		$node->poll_query_until('postgres',
+			"SELECT wait_event = '$event' FROM pg_stat_activity WHERE pid = $pid"
+		) or die "no process waits for $event";
+	};
+	$node->safe_psql('postgres',
+		'ALTER DATABASE template0 ALLOW_CONNECTIONS true');
+	$node->safe_psql($_, 'VACUUM (FREEZE)') foreach qw(template0 template1);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $checkpointer = $process->('checkpointer');
+	my $vacuum = $node->background_psql('postgres');
+	my $pid = $vacuum->query_safe('SELECT pg_backend_pid()');
+	kill('STOP', $checkpointer);
+	$vacuum->query_until(qr/begun/, "\\echo begun\nVACUUM (FREEZE);\n");
+	$waits->($pid, 'RegisterSyncRequest');
+
+	# A checkpoint empties the queue, and then waits for VACUUM, which fills it again.
+	kill('STOP', $pid);
+	my $checkpoint = $node->background_psql('postgres');
+	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+	kill('CONT', $checkpointer);
+	$waits->($checkpointer, 'CheckpointDelayStart');
+	kill('STOP', $checkpointer);
+	$node->kill9;
+	kill('CONT', $pid);
+	ok(wait_until(sub { !-e "/proc/$pid" }), 'VACUUM ends');
+	kill('CONT', $checkpointer);
+	ok(wait_until(sub { !-e "/proc/$checkpointer" }),
+		'and so does the checkpointer')
+	  or kill('KILL', $checkpointer);
+	eval { $_->quit } foreach $vacuum, $checkpoint;
+}
 
 done_testing();

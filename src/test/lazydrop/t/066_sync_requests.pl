@@ -10,6 +10,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use List::Util qw(sum);
 use lib "$FindBin::RealBin/..";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -18,19 +19,19 @@ use Test::More;
 
 my $tables = 50;
 
-# How many files a restartpoint of now syncs.
+# How many files a restartpoint of now syncs, and one that replay makes before.
 sub restartpoint
 {
 	my ($primary, $standby) = @_;
+	my $offset = -s $standby->logfile;
 	$primary->safe_psql('postgres', 'CHECKPOINT');
 	$primary->wait_for_replay_catchup($standby);
-	my $offset = -s $standby->logfile;
 	$standby->safe_psql('postgres', 'CHECKPOINT');
-	my ($files) =
+	my @files =
 	  slurp_file($standby->logfile, $offset) =~
-	  /restartpoint complete: .*sync files=(\d+)/
+	  /restartpoint complete: .*sync files=(\d+)/g
 	  or die 'there was no restartpoint';
-	return $files;
+	return sum(@files);
 }
 
 sub fill
@@ -65,10 +66,15 @@ check_fault(
 		$standby->start;
 		restartpoint($primary, $standby);
 
-		# Replay of the copy writes what is dirty, wherever it is.
+		# Replay of the copy writes what is dirty, wherever it is.  The restartpoint that
+		# the fork makes before the old directory is removed would sync that; so it fails.
 		fill($primary, 'CREATE TABLE t%d TABLESPACE third AS SELECT 1 AS a');
+		my $mappings = $standby->data_dir . '/pg_logical/mappings';
+		rename($mappings, "$mappings.away") or die $!;
 		$primary->safe_psql('postgres',
 			'ALTER DATABASE d SET TABLESPACE there');
+		$primary->wait_for_replay_catchup($standby);
+		rename("$mappings.away", $mappings) or die $!;
 		my $files = restartpoint($primary, $standby);
 		return "a restartpoint has synced $files files, not $tables or more"
 		  if $files < $tables;

@@ -1414,8 +1414,8 @@ ForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
  * for files in them, and for no others (rule R2): stock goes by the database
  * alone, and so forgets to sync files that live on in third tablespaces when a
  * database is moved.  A database that is dropped has no others, and may have very
- * many of these, so then stock's one request does.  From then on, whoever cannot
- * wait for the barrier may remove the files that were buried.
+ * many of these, so then stock's one request does.  From then on, a process that
+ * cannot wait for the barrier may remove the files that were buried.
  */
 void
 LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)

@@ -2,16 +2,19 @@
 
 # A standby that has replayed a copy of a database's files, and then what happened to the
 # source, crashes.  It must not begin again before the copy: the source is gone, or is
-# not what it was.
+# not what it was.  Nor when another copy has been made before the checkpoint that the
+# primary made after the first one was complete.
 #
 # See doc/upstream/moved-database.md.
 
 use strict;
 use warnings FATAL => 'all';
 
+use Fcntl qw(F_WRLCK F_UNLCK);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(wait_until);
+use LazyDropUtils
+  qw(wait_until wait_for_wait hold_at release start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault qw(check_fault new_node configure);
@@ -97,5 +100,138 @@ check_fault(
 		}
 		return join('; ', @wrong);
 	});
+
+# A lease (see fcntl(2)) holds who opens the file.
+use constant F_SETLEASE => 1024;
+
+my $asked = 0;
+$SIG{IO} = sub { $asked++ };
+
+sub lease
+{
+	my ($file) = @_;
+	open(my $handle, '+<', $file) or die "could not open $file: $!";
+	return fcntl($handle, F_SETLEASE, F_WRLCK) ? $handle : undef;
+}
+
+sub end_lease
+{
+	my ($handle) = @_;
+	fcntl($handle, F_SETLEASE, F_UNLCK) or die $!;
+	close($handle);
+	return;
+}
+
+# Begin to copy a database, and let the copy wait.  Returns the session, its PID, and a lease.
+sub begin_copy
+{
+	my ($node, $source, $copy) = @_;
+	my $oid = $node->safe_psql('postgres',
+		"SELECT oid FROM pg_database WHERE datname = '$source'");
+	my $lease = lease($node->data_dir . "/base/$oid/PG_VERSION")
+	  or die "no lease: $!";
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	$asked = 0;
+	$session->query_until(qr/begun/,
+		"\\echo begun\nCREATE DATABASE $copy TEMPLATE $source STRATEGY file_copy;\n"
+	);
+	wait_until(sub { $asked }) or die "$source is not read";
+	return ($session, $pid, $lease);
+}
+
+# The primary is of the fork, which can be held in a checkpoint: where it hides files.
+my $count = 0;
+
+sub copy_twice
+{
+	my $primary = start_quiet_node('primary_twice_' . $count++);
+	$primary->safe_psql('postgres', $_)
+	  foreach (
+		'CREATE EXTENSION injection_points',
+		'CREATE TABLE dropped ()',
+		(map { "CREATE TABLE dropped$_ ()" } 1 .. 10),
+		'CREATE DATABASE one',
+		'CREATE DATABASE two');
+	my $file = $primary->safe_psql(
+		'one', q{
+		CREATE TABLE t AS SELECT generate_series(1, 1000) AS i;
+		SELECT pg_relation_filepath('t');
+		});
+	$primary->backup('backup');
+	my $standby = new_node('standby');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	configure($standby);
+	$standby->start;
+
+	my ($one, $pid1, $lease1) = begin_copy($primary, 'one', 'copy1');
+	my ($two, $pid2, $lease2) = begin_copy($primary, 'two', 'copy2');
+
+	# The checkpoint after the first copy has begun when the second copy is made.
+	hold_at($primary, 'lazydrop-removal');
+	$primary->safe_psql('postgres', 'DROP TABLE dropped');
+	wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
+	hold_at($primary, 'lazydrop-checkpoint-step');
+	end_lease($lease1);
+	wait_for_wait($primary, 'lazydrop-checkpoint-step', 'checkpointer');
+	end_lease($lease2);
+	$primary->poll_query_until('postgres',
+		"SELECT wait_event ~ '^Checkpoint' FROM pg_stat_activity WHERE pid = $pid2"
+	) or die 'the second copy is not made';
+
+	# It ends.  The one after the second copy comes to files, too, and is held.
+	$primary->safe_psql('postgres', "DROP TABLE dropped$_") foreach 1 .. 10;
+	my $query = 'SELECT redo_lsn FROM pg_control_checkpoint()';
+	my $redo = $primary->safe_psql('postgres', $query);
+	wait_until(
+		sub {
+			$primary->psql('postgres',
+				q{SELECT injection_points_wakeup('lazydrop-checkpoint-step')}
+			);
+			return $primary->safe_psql('postgres', $query) ne $redo;
+		}) or die 'the checkpoint does not end';
+	$redo = $primary->safe_psql('postgres', $query);
+	$primary->poll_query_until('postgres',
+		"SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid1")
+	  or die 'the first copy does not end';
+	$primary->safe_psql('one', 'DROP TABLE t');
+	$primary->wait_for_replay_catchup($standby);
+	wait_until(sub { !-e $standby->data_dir . "/$file" })
+	  or die "$file has not been removed";
+	$standby->stop('immediate');
+	is($primary->safe_psql('postgres', $query),
+		$redo, 'the second checkpoint goes on');
+	release($primary, $_)
+	  foreach qw(lazydrop-checkpoint-step lazydrop-removal);
+	$_->quit foreach $one, $two;
+
+	my $error = '';
+	if ($standby->start(fail_ok => 1))
+	{
+		$primary->wait_for_replay_catchup($standby);
+		my ($result, $out, $err) =
+		  $standby->psql('copy1', 'SELECT count(*) FROM t');
+		$error = "copy1: $out$err" if $out ne '1000';
+	}
+	else
+	{
+		$error = 'the standby does not start';
+	}
+	$primary->stop('immediate');
+	return $error;
+}
+
+my $file = PostgreSQL::Test::Utils::tempdir() . '/leased';
+append_to_file($file, '');
+if (   ($ENV{enable_injection_points} // '') eq 'yes'
+	&& $^O eq 'linux'
+	&& lease($file))
+{
+	check_fault('two copies at a time', \&copy_twice);
+}
+else
+{
+	note 'no leases or no injection points, so two copies are left out';
+}
 
 done_testing();

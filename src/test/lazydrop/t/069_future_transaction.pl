@@ -12,7 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure log_has);
+use StockFault qw(check_fault new_node configure kind_is log_has);
 use Test::More;
 
 sub start_primary
@@ -163,5 +163,39 @@ check_fault(
 		$node->promote;
 		return verify($node, 'a');
 	});
+
+# A server on which a transaction of the past has been prepared since a checkpoint.
+sub start_with_old_transaction
+{
+	my $node = start_primary();
+	my $session = $node->background_psql('postgres');
+	$session->query_safe('BEGIN; INSERT INTO t VALUES (1)');
+	$node->safe_psql('postgres', 'SELECT txid_current()');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$session->query_safe("PREPARE TRANSACTION 'a'");
+	$session->quit;
+	return $node;
+}
+
+# When its state file cannot be removed, the transaction must not be forgotten.  Stock has no need to
+# remove it.  A checkpoint that dies before its end is one that has not changed pg_control.
+check_fault(
+	'directory that cannot be written to',
+	sub {
+		return 'not tried' if kind_is('stock');
+		my $node = start_with_old_transaction();
+		my $directory = $node->data_dir . '/pg_twophase';
+		my $control = $node->data_dir . '/global/pg_control';
+		my $before = slurp_file($control);
+		$node->safe_psql('postgres', 'CHECKPOINT');
+		$node->stop('immediate');
+		open(my $handle, '+<:raw', $control) or die $!;
+		print $handle $before;
+		close($handle) or die $!;
+		chmod(0500, $directory) or die "could not chmod: $!";
+		my $error = start_error($node);
+		chmod(0700, $directory) or die "could not chmod: $!";
+		return $error || verify($node, 'a');
+	}) if !$windows_os;
 
 done_testing();

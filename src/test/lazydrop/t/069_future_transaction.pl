@@ -177,7 +177,33 @@ sub start_with_old_transaction
 	return $node;
 }
 
-# When its state file cannot be removed, the transaction must not be forgotten.  Stock has no need to
+# Recovery begins with its state file, so there must be none that could not be written.
+if (-c '/dev/full')
+{
+	check_fault(
+		'full disk',
+		sub {
+			my $node = start_with_old_transaction();
+			my $path = $node->data_dir . '/' . state_file($node, 'a');
+			symlink('/dev/full', $path) or die "could not create $path: $!";
+			$node->psql('postgres', 'CHECKPOINT');
+			$node->stop('immediate');
+
+			# On a disk, this is what there would be.
+			if (-l $path)
+			{
+				unlink($path);
+				append_to_file($path, '');
+			}
+			return start_error($node) || verify($node, 'a');
+		});
+}
+else
+{
+	note 'there is no device that is full';
+}
+
+# When it cannot be removed, the transaction must not be forgotten.  Stock has no need to
 # remove it.  A checkpoint that dies before its end is one that has not changed pg_control.
 check_fault(
 	'directory that cannot be written to',

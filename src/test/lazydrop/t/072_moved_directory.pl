@@ -1,0 +1,96 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# ALTER DATABASE SET TABLESPACE that crashes while it removes the old directory: standbys
+# must lose theirs as well.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Path qw(rmtree);
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use IPC::Run;
+use LazyDropUtils qw(database_directories);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use StockFault qw(check_fault new_node configure);
+use Test::More;
+
+plan skip_all => 'needs directories that cannot be written to'
+  if $windows_os || $> == 0;
+
+# As in 064: of each file that cannot be removed the client is told, and does not read it.
+use constant FILES => 2000;
+
+sub scenario
+{
+	my $primary = new_node('primary');
+	$primary->init(allows_streaming => 1);
+	configure(
+		$primary,
+		'allow_in_place_tablespaces' => 'on',
+		'autovacuum' => 'off',
+		'checkpoint_timeout' => '1h',
+		'log_min_messages' => 'error',
+		'restart_after_crash' => 'on',
+		'wal_writer_delay' => '10s');
+	$primary->start;
+	$primary->backup('backup');
+	my $standby = new_node('standby');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	$standby->start;
+	$primary->safe_psql('postgres',
+		q{CREATE TABLESPACE ts LOCATION ''; CREATE DATABASE d});
+	my $oid = $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	my $path = $primary->data_dir . "/base/$oid";
+	my $stuck = "$path/stuck";
+	mkdir $stuck or die $!;
+	foreach my $i (1 .. FILES)
+	{
+		open(my $file, '>', sprintf('%s/%s%04d', $stuck, 'x' x 200, $i))
+		  or die $!;
+		close($file);
+	}
+	chmod(0500, $stuck) or die $!;
+
+	pipe(my $unread, my $stderr) or die $!;
+	my $psql = IPC::Run::start(
+		[
+			'psql', '-X',
+			'-d' => $primary->connstr('postgres'),
+			'-c' => 'ALTER DATABASE d SET TABLESPACE ts'
+		],
+		'>' => '/dev/null',
+		'2>' => $stderr);
+	close($stderr);
+	$primary->poll_query_until('postgres',
+		q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'ClientWrite'}
+	) or die 'ALTER DATABASE does not wait for its client';
+	my $pid = $primary->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'});
+	chmod(0700, $stuck) or die $!;
+	kill('KILL', $pid);
+	$primary->poll_query_until('postgres',
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid")
+	  or die 'the server does not come back';
+	close($unread);
+	$psql->finish;
+
+	# as a moment later
+	rmtree($path);
+	$primary->safe_psql('postgres', 'CREATE TABLE after_it (a int)');
+	$primary->wait_for_replay_catchup($standby);
+	my @wrong;
+	foreach my $node ($primary, $standby)
+	{
+		my @directories = database_directories($node, $oid);
+		push @wrong, "@directories on " . $node->name
+		  if @directories != 1 || $directories[0] =~ /^base/;
+	}
+	return join('; ', @wrong);
+}
+
+check_fault('ALTER DATABASE SET TABLESPACE that crashes', \&scenario);
+
+done_testing();

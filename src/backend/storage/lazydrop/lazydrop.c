@@ -1356,8 +1356,7 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 	bool		buried;
 
 	redo_deferred = false;
-	if (lazydrop_enabled)
-		XLogFlush(lsn);
+	XLogFlush(lsn);
 	if (ntablespaces == 0 || !MayBury(1))
 		return false;
 
@@ -1799,7 +1798,7 @@ LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 {
 	uint64		last_serial;
 
-	if (!XLogRecPtrIsInvalid(lsn) && lazydrop_enabled)
+	if (!XLogRecPtrIsInvalid(lsn))
 		XLogFlush(lsn);
 	if (LazyDropNothingPending())
 		return;

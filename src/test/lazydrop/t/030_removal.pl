@@ -291,8 +291,13 @@ SKIP:
 	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	my $reader = $node->background_psql('postgres');
 	$reader->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
-	$node->safe_psql('postgres', 'ALTER SEQUENCE s INCREMENT 2');
-	pass('lazydrop.scan_limit: a page that is pinned holds up no drop');
+	my $timed_out;
+	$node->psql(
+		'postgres', 'ALTER SEQUENCE s INCREMENT 2',
+		timeout => $PostgreSQL::Test::Utils::timeout_default,
+		timed_out => \$timed_out);
+	ok(!$timed_out,
+		'lazydrop.scan_limit: a page that is pinned holds up no drop');
 	$reader->quit;
 	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 0');
 	$node->reload;

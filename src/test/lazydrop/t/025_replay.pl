@@ -43,32 +43,25 @@ sub restartpoint
 
 # --- sync requests ---------------------------------------------------------------------
 
-# A database with tables in a third tablespace is moved.  The standby has written
-# their pages and not synced them.
+# A database with tables in a third tablespace is moved.  (That its sync requests are not
+# forgotten is shown by 066.)
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
-restartpoint();
 $primary->safe_psql(
 	'd',
 	join('',
 		map { "CREATE TABLE t$_ TABLESPACE third AS SELECT 1 AS a;\n" }
 		  1 .. 50));
-$primary->wait_for_replay_catchup($standby);
-$standby->safe_psql('postgres', 'SELECT * FROM pg_buffercache_evict_all()');
 $primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
-my $log = restartpoint();
-my ($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
-cmp_ok($files // 0,
-	'>=', 50,
-	'replay of a move does not forget to sync what it does not move');
+restartpoint();
 
-# And a database that is dropped has none.
+# A database that is dropped has none.
 $primary->safe_psql('d',
 	join('', map { "INSERT INTO t$_ VALUES (2);\n" } 1 .. 50));
 $primary->wait_for_replay_catchup($standby);
 $standby->safe_psql('postgres', 'SELECT * FROM pg_buffercache_evict_all()');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
-$log = restartpoint();
-($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
+my $log = restartpoint();
+my ($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
 cmp_ok($files // 50, '<', 50, 'replay of DROP DATABASE forgets all of them');
 
 # --- a copy into a directory that is there ------------------------------------------------

@@ -1,6 +1,6 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby that crashes after it has replayed DROP DATABASE must not be consistent, at its
+# A standby that crashes while it replays DROP DATABASE must not be consistent, at its
 # next start, before it comes to that record again: until then, what changed the database
 # finds its files gone.
 
@@ -9,10 +9,22 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropUtils qw(wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault qw(check_fault new_node configure log_has);
 use Test::More;
+
+sub set_delay
+{
+	my ($standby, $delay) = @_;
+	$standby->append_conf('postgresql.conf',
+		"recovery_min_apply_delay = $delay");
+	$standby->reload;
+	$standby->poll_query_until('postgres',
+		"SELECT current_setting('recovery_min_apply_delay') = '$delay'");
+	return;
+}
 
 sub scenario
 {
@@ -35,10 +47,19 @@ sub scenario
 	$primary->wait_for_replay_catchup($standby);
 	$standby->safe_psql('postgres', 'CHECKPOINT');
 
+	# Replay stops at the commit of DROP DATABASE, which would move the minimum recovery point.
 	$primary->safe_psql('d', 'INSERT INTO t VALUES (2)');
-	$primary->safe_psql('postgres', 'DROP DATABASE d');
 	$primary->wait_for_replay_catchup($standby);
+	set_delay($standby, '1h');
+	my $path =
+		$standby->data_dir
+	  . '/base/'
+	  . $primary->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	wait_until(sub { !-e $path }) or die "$path is not removed";
 	$standby->stop('immediate');
+	$standby->append_conf('postgresql.conf', 'recovery_min_apply_delay = 0');
 	return '' if $standby->start(fail_ok => 1);
 	return log_has($standby, qr/PANIC/) || 'the standby does not start';
 }

@@ -290,7 +290,8 @@ SKIP:
 	# A pin is not waited for, which stock would do here.
 	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	my $reader = $node->background_psql('postgres');
-	$reader->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
+	$reader->query_safe(
+		'BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
 	my $timed_out;
 	$node->psql(
 		'postgres', 'ALTER SEQUENCE s INCREMENT 2',

@@ -10,10 +10,10 @@ use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use IPC::Run;
-use LazyDropUtils qw(database_directories);
+use LazyDropUtils qw(database_directories wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure);
+use StockFault qw(check_fault new_node configure kind_is);
 use Test::More;
 
 plan skip_all => 'needs directories that cannot be written to'
@@ -46,6 +46,7 @@ sub scenario
 	my $path = $primary->data_dir . "/base/$oid";
 	my $stuck = "$path/stuck";
 	mkdir $stuck or die $!;
+
 	foreach my $i (1 .. FILES)
 	{
 		open(my $file, '>', sprintf('%s/%s%04d', $stuck, 'x' x 200, $i))
@@ -81,6 +82,7 @@ sub scenario
 	rmtree($path);
 	$primary->safe_psql('postgres', 'CREATE TABLE after_it (a int)');
 	$primary->wait_for_replay_catchup($standby);
+	wait_for_nothing($primary, $standby) if !kind_is('stock');
 	my @wrong;
 	foreach my $node ($primary, $standby)
 	{

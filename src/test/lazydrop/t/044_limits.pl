@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # What happens at each limit, on a primary and on a standby (see "Limits" in
-# README.md): very many relations in one transaction, a set of a hundred thousand
+# the manual): very many relations in one transaction, a set of a hundred thousand
 # entries, a set that stays full, a worker that is stopped (SIGSTOP) or cannot start,
 # many databases at once, a file system that is full or becomes read-only.  Where the
 # server waits, it is shown for what; where stock PostgreSQL does the same, that is

@@ -56,6 +56,10 @@ extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 
+/* replay of file copies */
+extern void LazyDropFileCopyReplayed(XLogRecPtr lsn);
+extern void LazyDropRestartAfterFileCopy(XLogRecPtr redo);
+
 /* whoever needs the files gone, or their space */
 extern void LazyDropCheckPoint(int flags);
 extern void LazyDropHideDatabase(Oid dboid);

@@ -94,6 +94,9 @@ static XLogRecPtr just_buried_lsn;
 /* whether the removal of the database's directories that are dropped is deferred */
 static bool redo_deferred = false;
 
+/* end of the last file copy that was replayed (LazyDropRestartAfterFileCopy) */
+static XLogRecPtr last_file_copy = InvalidXLogRecPtr;
+
 /*
  * how many relations, or directories of a database, this process has buried whose
  * files it has not released yet
@@ -1978,6 +1981,48 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 	FinishBurial(&locator, 1);
 	(void) SettleMatching(MatchesDatabase, &dboid, true);
 	ForgetDirectorySyncRequests(spcoid, dboid);
+}
+
+/*
+ * Replay of CREATE DATABASE or ALTER DATABASE SET TABLESPACE has copied files; lsn is
+ * the end of its record.
+ */
+void
+LazyDropFileCopyReplayed(XLogRecPtr lsn)
+{
+	last_file_copy = lsn;
+}
+
+/*
+ * Replay of a checkpoint record, with this redo pointer, has noted it as one from which
+ * a restartpoint can be made.  Make it at once when files have been copied since the
+ * last one, and wait for it.
+ *
+ * The record of a copy must not be replayed again when its source has changed or is gone:
+ * the primary makes a checkpoint for that, so a standby makes a restartpoint before it
+ * goes on (doc/upstream/moved-database.md).  If that fails, the next checkpoint record is
+ * the next chance.  If the last copy is not before this checkpoint, an earlier one may be.
+ */
+void
+LazyDropRestartAfterFileCopy(XLogRecPtr redo)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	if (XLogRecPtrIsInvalid(last_file_copy) || !InArchiveRecovery ||
+		!IsUnderPostmaster)
+		return;
+	PG_TRY();
+	{
+		RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_WAIT);
+		if (last_file_copy <= redo)
+			last_file_copy = InvalidXLogRecPtr;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
 }
 
 

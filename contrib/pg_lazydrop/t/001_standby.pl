@@ -140,13 +140,15 @@ $drain->quit;
 
 # --- buried again --------------------------------------------------------------------------------
 
-# DROP DATABASE is cancelled when it has released its files, and done again: the drain that
-# has begun before waits for them all the same.
-$primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')});
+# DROP DATABASE is cancelled when it has released its files, and done again: replay of the
+# second record finds the entry of the first, and the drain that has begun before waits for
+# its files.
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
 my $database = $primary->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname = 'd'});
-hold_at($primary, 'lazydrop-removal');
+$primary->wait_for_replay_catchup($standby);
+$standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')});
+hold_at($standby, 'lazydrop-removal');
 hold_at($primary, 'lazydrop-database-forgotten');
 my $dropper = $primary->background_psql('postgres', on_error_stop => 0);
 $dropper->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
@@ -157,23 +159,26 @@ $primary->safe_psql('postgres',
 $dropper->quit;
 $primary->safe_psql('postgres',
 	q{SELECT injection_points_detach('lazydrop-database-forgotten')});
-is(pending($primary), '|database|f|f', 'a database is pending');
-$drain = $primary->background_psql('postgres');
-begin_drain($primary, $drain);
-wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
-my $before = $primary->safe_psql('postgres', 'SELECT clock_timestamp()');
+$primary->wait_for_replay_catchup($standby);
+is(pending($standby), '|database|f|f', 'a database is pending');
+my $files = $standby->data_dir . "/base/$database";
+$drain = $standby->background_psql('postgres');
+begin_drain($standby, $drain);
+wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
+my $before = $standby->safe_psql('postgres', 'SELECT clock_timestamp()');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
-is( $primary->safe_psql(
+$primary->wait_for_replay_catchup($standby);
+is( $standby->safe_psql(
 		'postgres',
 		"SELECT count(*), bool_and(since < '$before') FROM pg_lazydrop_pending"
 	),
 	'1|t',
 	'it is the same entry, and as old as it was');
-ok(-d $primary->data_dir . "/base/$database", 'with its files');
-release($primary, 'lazydrop-removal');
+ok(-d $files, 'with its files');
+release($standby, 'lazydrop-removal');
 like($drain->query_until(qr/ended/, "\n"),
 	qr/left: 0\n/, 'a drain waits for what is buried again');
-ok(!-d $primary->data_dir . "/base/$database", 'and for its files');
+ok(!-d $files, 'and for its files');
 $drain->quit;
 
 # --- while the worker is away ----------------------------------------------------------------------

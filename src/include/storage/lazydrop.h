@@ -32,7 +32,7 @@ extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels,
 								  XLogRecPtr durable);
 extern void LazyDropAllowBurial(XLogRecPtr durable);
 extern void LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels);
-extern void LazyDropOmitBuried(SMgrRelation **rels, int *nrels);
+extern void LazyDropExcludeBuried(SMgrRelation **rels, int *nrels);
 extern bool LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo);
 extern bool LazyDropDropDatabase(Oid dboid);
 extern void LazyDropDirectoryLogged(Oid dboid);
@@ -43,13 +43,13 @@ extern void LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
 									   const Oid *tablespaces);
 extern bool LazyDropDeferRmtree(Oid dboid, Oid spcoid);
 
-/* whoever writes shared buffers */
-extern bool LazyDropWriteIsVain(const struct buftag *tag);
+/* writers of shared buffers */
+extern bool LazyDropCanSkipWrite(const struct buftag *tag);
 extern bool LazyDropAnnounceWrite(const struct buftag *tag);
 extern void LazyDropEndWrite(void);
 extern bool LazyDropWriteWasSkipped(void);
 
-/* whoever creates or chooses names */
+/* processes that create or choose names */
 extern void LazyDropSettleRelation(SMgrRelation reln);
 extern void LazyDropSettleDatabase(Oid dboid);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
@@ -60,7 +60,7 @@ extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 extern void LazyDropFileCopyReplayed(XLogRecPtr lsn);
 extern void LazyDropRestartAfterFileCopy(XLogRecPtr redo);
 
-/* whoever needs the files gone, or their space */
+/* processes that need the files gone, or their space */
 extern void LazyDropCheckPoint(int flags);
 extern void LazyDropHideDatabase(Oid dboid);
 extern void LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn);

@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "access/xlogdefs.h"
+#include "common/relpath.h"
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
@@ -21,6 +22,7 @@
 #include "storage/lwlock.h"
 #include "storage/procnumber.h"
 #include "storage/relfilelocator.h"
+#include "storage/sync.h"
 
 /*
  * What is left to do about the files of an entry.
@@ -31,9 +33,13 @@ typedef enum LazyDropFiles
 	LAZYDROP_FILES_NONE,
 	/* the dropper is about to forget their sync requests: leave them alone */
 	LAZYDROP_FILES_BURIED,
-	/* the dropper waits for a barrier: only who must not wait removes them */
+
+	/*
+	 * the dropper waits for a barrier: only a process that must not wait
+	 * removes them
+	 */
 	LAZYDROP_FILES_FORGOTTEN,
-	/* to be removed by anybody */
+	/* to be removed by any process */
 	LAZYDROP_FILES_READY,
 } LazyDropFiles;
 
@@ -41,7 +47,7 @@ typedef enum LazyDropFiles
  * A buried identity.  All forks of a relation share its entry.  An entry whose
  * relNumber is InvalidRelFileNumber stands for everything that a database has
  * in a tablespace.  The entry stays until its buffers are invalidated, its files
- * are removed as far as that is deferred, and nobody is at them.
+ * are removed as far as that is deferred, and no process is at them.
  *
  * Protected by LazyDropShared->lock; changed under it in exclusive mode only.
  */
@@ -81,7 +87,7 @@ typedef struct LazyDropEntry
 	bool		had_files;
 
 	/* buried once more since its owner took it */
-	bool		again;
+	bool		buried_again;
 
 	/*
 	 * A buffer of it stays pinned, the owner has found, or the last one has.
@@ -115,7 +121,7 @@ typedef struct LazyDropEntry
 	/* processes that are in a system call on one of the files (rule R5) */
 	int			nbusy;
 
-	/* who is to advance "files" */
+	/* the process that is to advance "files" */
 	ProcNumber	dropper;
 
 	/* end of the WAL record that drops it, or invalid in recovery */
@@ -140,7 +146,7 @@ typedef struct LazyDropAnnouncement
 
 	/*
 	 * when a pass of this process has got on last, as LazyDropNow has it;
-	 * read by those who would take entries from it (rule R5)
+	 * read by processes that would take entries from it (rule R5)
 	 */
 	pg_atomic_uint64 heartbeat;
 } LazyDropAnnouncement;
@@ -241,8 +247,8 @@ typedef struct LazyDropShared
 	ConditionVariable settled_cv;
 
 	/*
-	 * bytes that removals have freed, for those who look for space; some may
-	 * be counted twice
+	 * bytes that removals have freed, for processes that look for space; some
+	 * may be counted twice
 	 */
 	pg_atomic_uint64 bytes_freed;
 
@@ -287,47 +293,142 @@ typedef struct LazyDropJob
  */
 typedef bool (*LazyDropPause) (uint64 bytes);
 
-/* settings */
-extern PGDLLIMPORT bool lazydrop_enabled;
-extern PGDLLIMPORT int lazydrop_max_pending;
-extern PGDLLIMPORT int lazydrop_pass_delay;
-extern PGDLLIMPORT bool lazydrop_log_passes;
-extern PGDLLIMPORT bool lazydrop_defer_files;
-extern PGDLLIMPORT int lazydrop_removal_rate;
-extern PGDLLIMPORT int lazydrop_scan_limit;
+/* room for a relation's path and a segment number, or that of a hidden file */
+typedef struct LazyDropPath
+{
+	char		str[sizeof(RelPathStr) + 96];
+} LazyDropPath;
 
-/* lazydrop.c */
+/* A file is shrunk in steps of at least so much (rule R14). */
+#define LAZYDROP_MIN_STEP_BYTES	((uint64) 1024 * 1024)
+
+/*
+ * The files of src/backend/storage/lazydrop, from the bottom up: each calls only those
+ * before it.
+ */
+
+/* lazydrop_set.c */
+extern PGDLLIMPORT bool am_lazydrop_worker;
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
 extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
-extern int64 LazyDropNow(void);
+extern bool LazyDropIsBuried(const RelFileLocator *locator);
 extern void LazyDropSetBuffers(LazyDropEntry *entry, bool buffers);
 extern void LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files);
+extern bool LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files,
+							 XLogRecPtr lsn, int64 now);
 extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
-extern void LazyDropXactCallback(XactEvent event, void *arg);
-extern int	LazyDropCompareLocators(const void *a, const void *b);
-
-/* lazydrop_pass.c */
-extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
-						 const void *arg);
-
-/* lazydrop_files.c */
+extern void LazyDropAdvanceFiles(const RelFileLocator *locators, int n,
+								 LazyDropFiles files);
+extern void LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry);
 extern int	LazyDropFindJobs(LazyDropFiles least, bool visible,
 							 uint64 first_serial, uint64 last_serial,
 							 LazyDropMatch matches, const void *arg,
 							 LazyDropJob *jobs, int njobs);
 extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
+extern bool LazyDropBeginStep(const LazyDropJob *job);
+extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,
+							bool done);
+extern int64 LazyDropNow(void);
+extern int	LazyDropCompareLocators(const void *a, const void *b);
+extern bool LazyDropIsAmong(const RelFileLocator *relation,
+							const RelFileLocator *sorted, int n);
+extern bool LazyDropHaveWorker(void);
+extern void LazyDropWakeWorker(void);
+
+/* lazydrop_write.c */
+extern void LazyDropWaitForIO(const RelFileLocator *sorted, int n);
+
+/* lazydrop_pass.c */
+extern PGDLLIMPORT bool lazydrop_log_passes;
+extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
+						 const void *arg);
+
+/* lazydrop_paths.c */
+extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
+								uint64 segno);
+extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
+extern void LazyDropHiddenPath(LazyDropPath *path, const LazyDropJob *job, int n);
+extern void LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job);
+extern uint64 LazyDropCountSegments(const RelPathStr *first);
+extern uint64 LazyDropFileSize(const LazyDropPath *path);
+extern bool LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden);
 extern void LazyDropMeasure(const LazyDropJob *job);
 extern void LazyDropMeasureAll(void);
+
+/* lazydrop_removal.c */
+extern PGDLLIMPORT int lazydrop_removal_rate;
+extern void LazyDropCountFreed(uint64 bytes);
+extern void LazyDropTakeLargeSteps(bool large);
+extern void LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid);
+extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
+
+/* lazydrop_hide.c */
 extern bool LazyDropHideFiles(const LazyDropJob *job);
 extern bool LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause);
-extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
-extern void LazyDropRemoveDirectory(Oid spcoid, Oid dboid);
 
-/* lazydrop_worker.c */
-extern PGDLLIMPORT bool am_lazydrop_worker;
-extern void LazyDropWakeWorker(void);
-extern bool LazyDropHaveWorker(void);
+/* lazydrop_bury.c */
+extern PGDLLIMPORT bool lazydrop_enabled;
+extern PGDLLIMPORT bool lazydrop_defer_files;
+extern bool LazyDropMayBury(int n);
+extern LazyDropFiles LazyDropFilesOfBurial(XLogRecPtr durable);
+extern bool LazyDropAddEntries(const RelFileLocator *locators, int n,
+							   LazyDropFiles files, int nfiles, XLogRecPtr lsn);
+extern void LazyDropGiveUpFiles(void);
+extern void LazyDropRequestForFile(SyncRequestType type, const RelFileLocator *locator,
+								   ForkNumber forknum, uint64 segno);
+
+/* lazydrop_relation.c, lazydrop_database.c */
+extern PGDLLIMPORT int lazydrop_scan_limit;
+extern void LazyDropRelationXactCallback(XactEvent event, void *arg);
+extern void LazyDropDatabaseXactCallback(XactEvent event, void *arg);
+extern void LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid);
+
+/* lazydrop_worker.c, lazydrop_init.c */
+extern PGDLLIMPORT int lazydrop_pass_delay;
+extern PGDLLIMPORT int lazydrop_max_pending;
 extern void LazyDropRegisterWorker(void);
+
+/*
+ * Where an entry would be that buries a relation, and where one that buries its database
+ * in its tablespace.  Multiplicative hashing: the high bits are good.  Of both kinds there
+ * are many more buckets than entries, so that an empty one, which a writer finds without
+ * the lock, is what there is to be seen (rule R1).
+ */
+static inline uint32
+LazyDropHashOfDatabase(const RelFileLocator *locator)
+{
+	return locator->dbOid * (uint32) 0x9E3779B1 +
+		locator->spcOid * (uint32) 0x85EBCA6B;
+}
+
+static inline int *
+LazyDropDatabaseBucket(const RelFileLocator *locator)
+{
+	return &LazyDropCtl->database_buckets[LazyDropHashOfDatabase(locator) >>
+										  LazyDropCtl->database_shift];
+}
+
+static inline int *
+LazyDropRelationBucket(const RelFileLocator *locator)
+{
+	return &LazyDropCtl->relation_buckets[(LazyDropHashOfDatabase(locator) +
+										   locator->relNumber * (uint32) 0xC2B2AE3D) >>
+										  LazyDropCtl->relation_shift];
+}
+
+static inline int *
+LazyDropBucketOf(const RelFileLocator *locator)
+{
+	return RelFileNumberIsValid(locator->relNumber) ?
+		LazyDropRelationBucket(locator) : LazyDropDatabaseBucket(locator);
+}
+
+/* whether a bucket has no entry, read without the lock */
+static inline bool
+LazyDropBucketIsEmpty(const int *bucket)
+{
+	return *(const volatile int *) bucket < 0;
+}
 
 /*
  * Whether an entry's files are gone for good: nothing can be read into a buffer from

@@ -27,15 +27,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-LazyDropShared *LazyDropCtl = NULL;
-
-bool		lazydrop_enabled = true;
 int			lazydrop_max_pending = 16384;
-int			lazydrop_pass_delay = 1000;
-bool		lazydrop_log_passes = false;
-bool		lazydrop_defer_files = true;
-int			lazydrop_removal_rate = 0;
-int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
 static char *lazydrop_stats;
 
 /*
@@ -120,7 +112,8 @@ LazyDropInit(void)
 							   NULL, NULL, LazyDropShowStats);
 
 	MarkGUCPrefixReserved("lazydrop");
-	RegisterXactCallback(LazyDropXactCallback, NULL);
+	RegisterXactCallback(LazyDropRelationXactCallback, NULL);
+	RegisterXactCallback(LazyDropDatabaseXactCallback, NULL);
 	LazyDropPublishRoutines();
 	LazyDropRegisterWorker();
 }
@@ -223,7 +216,7 @@ LazyDropShmemInit(void)
 		pg_atomic_init_u64(&announcement->heartbeat, 0);
 	}
 
-	/* here, where running out of them is not yet anybody's problem */
+	/* here, where no session meets the error if there are none left */
 	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");
 	LazyDropCtl->wait_event_gather = WaitEventExtensionNew("LazyDropGather");
 	LazyDropCtl->wait_event_throttle = WaitEventExtensionNew("LazyDropThrottle");

@@ -10,8 +10,8 @@
  * The worker runs passes; so does a process that cannot wait for it: one about to
  * create storage under a buried name, and a dropper that finds the set full.
  *
- * Most headers belong to nobody buried, and a pass is to cost little more than
- * reading them.  So a header is first compared with a bitmap, small enough for
+ * Most headers belong to nothing that is buried, and a pass is to cost little more
+ * than reading them.  So a header is first compared with a bitmap, small enough for
  * the first-level cache, that has a bit for each buried relfilenumber, hashed,
  * and another one for each buried database.
  *
@@ -36,6 +36,8 @@
 #include "storage/proc.h"
 #include "utils/injection_point.h"
 #include "utils/timestamp.h"
+
+bool		lazydrop_log_passes = false;
 
 /* 8 kB for each bitmap: both stay in a first-level cache of 32 kB. */
 #define FILTER_BITS		16
@@ -111,7 +113,7 @@ FilterHas(const uint64 *filter, Oid value)
 }
 
 /*
- * Tell those who would take our entries from us that we get on (rule R5).
+ * Tell processes that would take our entries from us that we get on (rule R5).
  */
 static void
 Beat(void)
@@ -131,8 +133,8 @@ IsPatient(LazyDropMatch matches)
 }
 
 /*
- * Become the owner of every entry that there is something to do for and that nobody
- * owns, and of those that match, if "matches" is given, and whose owner has not got on
+ * Become the owner of every entry that there is something to do for and that has
+ * no owner, and of those that match, if "matches" is given, and whose owner has not got on
  * since "steal_before" (0 for none).  The caller must see to it that DisownEntries is
  * called however it ends (rule R5), if there is an owner number now.
  */
@@ -155,7 +157,7 @@ OwnEntries(PassState *pass, int64 steal_before, LazyDropMatch matches,
 			continue;
 		if (pass->owner == 0)
 		{
-			/* 0 is nobody */
+			/* 0 is no owner */
 			if (++LazyDropCtl->last_owner == 0)
 				++LazyDropCtl->last_owner;
 			pass->owner = LazyDropCtl->last_owner;
@@ -163,7 +165,7 @@ OwnEntries(PassState *pass, int64 steal_before, LazyDropMatch matches,
 		entry->owner = pass->owner;
 		entry->owner_proc = MyProcNumber;
 		entry->had_files = !LazyDropFilesAreGone(entry);
-		entry->again = false;
+		entry->buried_again = false;
 		entry->pinned = false;
 
 		if (RelFileNumberIsValid(entry->locator.relNumber))
@@ -217,7 +219,7 @@ FinishPass(PassState *pass)
 		if (entry->owner != pass->owner)
 			continue;
 		entry->owner = 0;
-		if (entry->again || entry->pinned)
+		if (entry->buried_again || entry->pinned)
 			continue;
 
 		pass->settled = true;
@@ -344,8 +346,8 @@ VisitHeader(PassState *pass, int buf_id)
 
 /*
  * Stop in the middle of a pass, if we are asked to.  The worker's SIGTERM handler
- * sets a flag; it must not be the one who keeps a fast shutdown waiting.  Nobody
- * else may leave here: he may be in the middle of a commit.
+ * sets a flag; a fast shutdown must not wait for it.  No other process may
+ * leave here: it may be in the middle of a commit.
  */
 static void
 CheckForStop(void)
@@ -383,7 +385,7 @@ VisitHeaders(PassState *pass)
 }
 
 /*
- * Come back to buffers that were pinned: by somebody who is about to find that
+ * Come back to buffers that were pinned: by a process that is about to find that
  * there is nothing to write, or by a read.  (The dropper waits for reads itself, by
  * their AIO references, which has them reaped.)  What stays pinned marks its entry.
  */
@@ -411,7 +413,7 @@ RevisitPinned(PassState *pass, int rounds)
 }
 
 /*
- * Count the pass, before anybody can see that what it was for is done.
+ * Count the pass, before any process can see that what it was for is done.
  */
 static void
 CountPass(PassState *pass, instr_time began)
@@ -442,11 +444,11 @@ DisownOnError(int code, Datum arg)
 
 /*
  * Invalidate the buffers of every entry that there is something to do for and that
- * nobody owns, and of those that OwnEntries may take from others.  Returns whether
+ * has no owner, and of those that OwnEntries may take from others.  Returns whether
  * that was done for any entry.
  *
  * The caller holds no LWLock.  It may hold interrupts.  When it can be
- * interrupted and is, the entries stay, and nobody owns them.  Nothing is allocated.
+ * interrupted and is, the entries stay, without an owner.  Nothing is allocated.
  */
 bool
 LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)

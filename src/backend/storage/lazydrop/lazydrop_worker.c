@@ -7,8 +7,8 @@
  * gather for lazydrop.pass_delay, removes its files, and then invalidates the
  * buffers of all of it in one pass.  When files take long to remove, there is a pass
  * before, and another one when they are gone (rule R5).  It starts with the postmaster, so that it is there in
- * recovery, and is restarted when it ends.  It is no more than a convenience: nobody
- * relies on it (rule R6).
+ * recovery, and is restarted when it ends.  It is no more than a convenience: no
+ * process relies on it (rule R6).
  *
  * It takes no procsignal slot: it has no descriptor of a relation's file, no
  * snapshot and no transaction, so no barrier or signal concerns it.  It belongs to
@@ -62,7 +62,7 @@
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1
 
-bool		am_lazydrop_worker = false;
+int			lazydrop_pass_delay = 1000;
 
 /* when entries with a buffer that stays pinned are tried again */
 static int64 retry_at = 0;
@@ -73,30 +73,6 @@ static int64 next_look = 0;
 
 /* the serial number of the entry whose files are being removed */
 static uint64 removing_serial = 0;
-
-/*
- * Whether there is a worker that will settle what is buried.
- */
-bool
-LazyDropHaveWorker(void)
-{
-	return (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker) != INVALID_PROC_NUMBER;
-}
-
-/*
- * Wake the worker, if there is one.  The caller has completed its entries before
- * (rule R7); a worker that starts now looks for entries first.
- */
-void
-LazyDropWakeWorker(void)
-{
-	ProcNumber	worker;
-
-	pg_memory_barrier();
-	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
-	if (worker != INVALID_PROC_NUMBER)
-		SetLatch(&GetPGProcByNumber(worker)->procLatch);
-}
 
 /*
  * Ask the postmaster for the worker.  Called after extensions have registered
@@ -126,7 +102,7 @@ WorkerExit(int code, Datum arg)
 
 /*
  * What there is to do: whether buffers, or files, have waited for
- * lazydrop.pass_delay, or somebody waits for them.  Returns the milliseconds until
+ * lazydrop.pass_delay, or a process waits for them.  Returns the milliseconds until
  * that may change, or -1 when nothing is pending.
  */
 static long

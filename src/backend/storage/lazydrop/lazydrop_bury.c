@@ -1,0 +1,170 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_bury.c
+ *	  Burial: putting what is dropped into the set.
+ *
+ * What droppers of relations (lazydrop_relation.c) and of databases (lazydrop_database.c)
+ * have in common, in the order in which they use it: whether to bury, what becomes of the
+ * files, the entries, and what happens when the transaction aborts after that.  The wait
+ * for writes and reads under way, which follows, is in lazydrop_write.c.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/lazydrop/lazydrop_bury.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/lazydrop_internal.h"
+
+bool		lazydrop_enabled = true;
+bool		lazydrop_defer_files = true;
+
+/*
+ * How long a dropper that finds the set full waits for an owner that does not get on
+ * before it takes the entries from it (rules R5 and R6).
+ */
+#define DROPPER_PATIENCE_MS		10000
+
+/*
+ * Whether to bury at all; "n" is how many fallbacks there are when it cannot be.
+ *
+ * Only droppers read lazydrop.enabled (rule R13).  Without a worker, entries
+ * would stay until the set is full, so on a running primary we do as stock does;
+ * in recovery we bury nevertheless, because a full set is settled by one pass
+ * for all of it, and the end of recovery makes one for the rest (rules R6 and R16).
+ */
+bool
+LazyDropMayBury(int n)
+{
+	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
+		return false;
+	if (LazyDropHaveWorker() || RecoveryInProgress())
+		return true;
+	pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
+	return false;
+}
+
+/*
+ * What to do about the files of something that is buried now.  They are removed in
+ * the background only when a record that drops it is durable, as any is in recovery
+ * (rule R9), and when there is a worker that will come to it soon.
+ */
+LazyDropFiles
+LazyDropFilesOfBurial(XLogRecPtr durable)
+{
+	return lazydrop_defer_files && LazyDropHaveWorker() &&
+		(!XLogRecPtrIsInvalid(durable) || RecoveryInProgress()) ?
+		LAZYDROP_FILES_BURIED : LAZYDROP_FILES_NONE;
+}
+
+static bool
+HasRoom(int n)
+{
+	return pg_atomic_read_u32(&LazyDropCtl->npending) + n <=
+		LazyDropCtl->capacity;
+}
+
+/*
+ * Make room in a full set: settle what has no owner, or one that has not got on for
+ * so long that it must be stuck.
+ */
+static void
+MakeRoom(void)
+{
+	if (!LazyDropNothingBuried())
+		(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
+							NULL, NULL);
+}
+
+/*
+ * Put entries into the set, all of them or none (rule R6), and wake the worker.
+ * "files" is what is to be done about the files of the first nfiles of them; nothing
+ * is about those of the others.  Returns whether they are there.
+ *
+ * The worker is woken before LazyDropWaitForIO, because that can be interrupted.  The
+ * entries are complete (rule R7), and it settles none too early: a write or a read
+ * that is under way has its buffer pinned.
+ */
+bool
+LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
+				   int nfiles, XLogRecPtr lsn)
+{
+	bool		wake;
+	bool		fits;
+	int64		now;
+
+	if (n > LazyDropCtl->capacity)
+		return false;
+	if (!HasRoom(n))
+		MakeRoom();
+
+	now = LazyDropNow();
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	wake = LazyDropNothingBuried();
+	fits = HasRoom(n);
+	for (int i = 0; fits && i < n; i++)
+	{
+		if (!LazyDropAddEntry(&locators[i],
+							  i < nfiles ? files : LAZYDROP_FILES_NONE, lsn, now))
+			elog(PANIC, "lazy drop set is full");
+	}
+	wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
+		LazyDropCtl->capacity / 2;
+	LWLockRelease(&LazyDropCtl->lock);
+
+	if (fits && wake)
+		LazyDropWakeWorker();
+	return fits;
+}
+
+/*
+ * The transaction that has put entries into the set is aborted after all, as COMMIT
+ * PREPARED and DROP DATABASE may be when they run out of memory.  Files may be left
+ * behind, those of a database until it is dropped again; but no process must wait for
+ * this one to release them.
+ */
+void
+LazyDropGiveUpFiles(void)
+{
+	dlist_mutable_iter iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->removals)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+											   iter.cur);
+
+		if (entry->files == LAZYDROP_FILES_BURIED &&
+			entry->dropper == MyProcNumber)
+		{
+			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
+			LazyDropDeleteIfDone(entry);
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	LazyDropWakeWorker();
+}
+
+/*
+ * Forget the sync requests for one file, or have it unlinked after the next
+ * checkpoint.
+ */
+void
+LazyDropRequestForFile(SyncRequestType type, const RelFileLocator *locator,
+					   ForkNumber forknum, uint64 segno)
+{
+	FileTag		tag;
+
+	memset(&tag, 0, sizeof(tag));
+	tag.handler = SYNC_HANDLER_MD;
+	tag.forknum = forknum;
+	tag.rlocator = *locator;
+	tag.segno = segno;
+	RegisterSyncRequest(&tag, type, true);
+}

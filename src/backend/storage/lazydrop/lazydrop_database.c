@@ -1,0 +1,501 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_database.c
+ *	  DROP DATABASE, and replay of it (rules R2, R10 and R11).
+ *
+ * A database is buried as a whole, with an entry for each of its tablespaces.  DROP
+ * DATABASE writes its record before anything is removed, and so needs no checkpoint.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/lazydrop/lazydrop_database.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xloginsert.h"
+#include "access/xlogrecovery.h"
+#include "catalog/pg_tablespace.h"
+#include "commands/dbcommands_xlog.h"
+#include "miscadmin.h"
+#include "postmaster/bgwriter.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/lazydrop.h"
+#include "storage/lazydrop_internal.h"
+#include "storage/md.h"
+#include "storage/proc.h"
+#include "storage/procsignal.h"
+#include "utils/injection_point.h"
+
+/* the database that this process creates, and its first record, for rule R11 */
+static Oid	created_dboid = InvalidOid;
+static XLogRecPtr created_lsn;
+
+/* whether this process has buried directories whose files it has not released yet */
+static bool burying = false;
+
+/* whether the removal of the directories that are dropped in replay is deferred */
+static bool redo_deferred = false;
+
+/* the directories of a database that is dropped */
+typedef struct Directories
+{
+	RelFileLocator *locators;
+	int			n;
+	bool		deferred;		/* others remove them */
+} Directories;
+
+/* ---------------------------------------------------------------------
+ * Relation maps, of which replay needs the directory (rule R11)
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Called right after the record that creates the directory of a new database, when
+ * there is one.
+ */
+void
+LazyDropDirectoryLogged(Oid dboid)
+{
+	created_dboid = dboid;
+	created_lsn = ProcLastRecPtr;
+	INJECTION_POINT("lazydrop-directory-logged", NULL);
+}
+
+static pg_atomic_uint64 *
+RelmapRecord(Oid dboid)
+{
+	return &LazyDropCtl->relmap_records[dboid & (LAZYDROP_RELMAP_SLOTS - 1)];
+}
+
+/*
+ * Called right after a record of a relation map, by the process that has inserted it,
+ * in a critical section: notes it for DROP DATABASE (rule R11), unless it is that of a
+ * new database and replay meets the record that creates the directory, too.
+ */
+void
+LazyDropRelmapLogged(Oid dboid)
+{
+	XLogRecPtr	lsn = ProcLastRecPtr;
+	pg_atomic_uint64 *record;
+	uint64		old;
+	bool		replay_creates;
+
+	if (LazyDropCtl == NULL || !OidIsValid(dboid))
+		return;
+
+	/*
+	 * To insert the record, we have brought our copy of the redo pointer up
+	 * to date.  A redo pointer that is newer than both records does no harm.
+	 */
+	replay_creates = dboid == created_dboid && GetRedoRecPtr() <= created_lsn;
+	created_dboid = InvalidOid;
+	if (replay_creates)
+		return;
+
+	record = RelmapRecord(dboid);
+	old = pg_atomic_read_u64(record);
+	while (old < lsn && !pg_atomic_compare_exchange_u64(record, &old, lsn))
+		;
+}
+
+/*
+ * Whether replay, if the server crashed now, might begin between what creates the
+ * directory of a database and a record of its relation map (rule R11).  No session
+ * uses the database.  (What has been replayed is where recovery ended, or 0 when there was
+ * none.)
+ */
+static bool
+ReplayNeedsDirectory(Oid dboid)
+{
+	XLogRecPtr	redo;
+	TimeLineID	tli;
+
+	GetOldestRestartPoint(&redo, &tli);
+	return pg_atomic_read_u64(RelmapRecord(dboid)) >= redo ||
+		GetXLogReplayRecPtr(NULL) > redo;
+}
+
+/* ---------------------------------------------------------------------
+ * The checkpointer takes note (rule R11)
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Called by the checkpointer when it has taken note of the requests that were in the
+ * queue when it began to absorb them.
+ */
+void
+LazyDropRequestsAbsorbed(void)
+{
+	if (LazyDropCtl == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&LazyDropCtl->absorptions, 1);
+	ConditionVariableBroadcast(&LazyDropCtl->absorbed_cv);
+}
+
+/*
+ * Wait until the checkpointer has taken note of what this process has sent to it
+ * (rule R11).  An absorption that is under way may have emptied the queue before we
+ * sent it, so wait for the one after it.
+ */
+static void
+WaitForAbsorption(void)
+{
+	uint64		enough = pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions) + 2;
+
+	ConditionVariablePrepareToSleep(&LazyDropCtl->absorbed_cv);
+	while (pg_atomic_read_u64(&LazyDropCtl->absorptions) < enough)
+	{
+		ProcNumber	checkpointer = ProcGlobal->checkpointerProc;
+
+		if (checkpointer != INVALID_PROC_NUMBER)
+			SetLatch(&GetPGProcByNumber(checkpointer)->procLatch);
+		(void) ConditionVariableTimedSleep(&LazyDropCtl->absorbed_cv, 10,
+										   LazyDropCtl->wait_event_forget);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/* ---------------------------------------------------------------------
+ * DROP DATABASE
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Bury a database in so many tablespaces, or in none when they do not all fit
+ * (rule R6).  "files" is what is to be done about the first ndirs directories.
+ * Returns whether it is buried.  The caller goes on with LazyDropWaitForIO.
+ */
+static bool
+BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
+			 int ndirs, XLogRecPtr lsn)
+{
+	bool		fits = LazyDropAddEntries(locators, n, files, ndirs, lsn);
+
+	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->buried_databases :
+							&LazyDropCtl->sync_fallbacks, 1);
+	return fits;
+}
+
+/*
+ * Find the directories of a database that DROP DATABASE drops.  Returns an array of
+ * locators, one for each tablespace but the global one: it may have buffers even
+ * where its directory has been lost.  Those that have a directory come first.
+ */
+static RelFileLocator *
+DatabaseDirectories(Oid dboid, int *nlocators, int *ndirectories)
+{
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+	RelFileLocator *locators = NULL;
+	int			n = 0;
+	int			ndirs = 0;
+	int			room = 16;
+
+	locators = palloc_array(RelFileLocator, room);
+	rel = table_open(TableSpaceRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Oid			spcoid = ((Form_pg_tablespace) GETSTRUCT(tuple))->oid;
+		RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+		char	   *path;
+		struct stat st;
+
+		if (spcoid == GLOBALTABLESPACE_OID)
+			continue;
+		if (n == room)
+		{
+			room *= 2;
+			locators = repalloc_array(locators, RelFileLocator, room);
+		}
+		path = GetDatabasePath(dboid, spcoid);
+		if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		{
+			locators[n++] = locators[ndirs];
+			locators[ndirs++] = locator;
+		}
+		else
+			locators[n++] = locator;
+		pfree(path);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	*nlocators = n;
+	*ndirectories = ndirs;
+	return locators;
+}
+
+/*
+ * Write and flush the record that a database's directories are dropped.  Returns
+ * its end.
+ */
+static XLogRecPtr
+LogDatabaseDrop(Oid dboid, const RelFileLocator *directories, int n)
+{
+	xl_dbase_drop_rec xlrec;
+	XLogRecPtr	lsn;
+	Oid		   *tablespaces = palloc_array(Oid, n);
+
+	for (int i = 0; i < n; i++)
+		tablespaces[i] = directories[i].spcOid;
+
+	xlrec.db_id = dboid;
+	xlrec.ntablespaces = n;
+	XLogBeginInsert();
+	XLogRegisterData(&xlrec, MinSizeOfDbaseDropRec);
+	XLogRegisterData(tablespaces, n * sizeof(Oid));
+	lsn = XLogInsert(RM_DBASE_ID, XLOG_DBASE_DROP | XLR_SPECIAL_REL_UPDATE);
+	XLogFlush(lsn);
+	pfree(tablespaces);
+	return lsn;
+}
+
+/*
+ * Remove the directories, or let others do it.
+ */
+static void
+ReleaseDirectories(const Directories *dirs)
+{
+	if (dirs->deferred)
+		LazyDropAdvanceFiles(dirs->locators, dirs->n, LAZYDROP_FILES_READY);
+	else
+	{
+		for (int i = 0; i < dirs->n; i++)
+			LazyDropRemoveDatabaseDirectory(dirs->locators[i].spcOid,
+											dirs->locators[i].dbOid);
+	}
+}
+
+static void
+DirectoriesOnExit(int code, Datum arg)
+{
+	const Directories *dirs = (const Directories *) DatumGetPointer(arg);
+
+	LWLockReleaseAll();
+	ReleaseDirectories(dirs);
+}
+
+/*
+ * Do what DROP DATABASE does with buffers, files and WAL, without a checkpoint
+ * (rule R11).  The database has been marked invalid, durably; no session uses it
+ * or can begin to.  Returns false, and has done nothing, when the caller must
+ * do as stock does.
+ *
+ * The record comes first, and so replay forgives references to what is missing,
+ * however far the removal has come when the server crashes.  From the record to the
+ * burial, no checkpoint may begin, or it could complete without having seen that
+ * there are files to remove whose record will not be replayed.
+ *
+ * What replay does not forgive is a relation map whose directory is missing.  When it
+ * might meet one, which is rare, there is a checkpoint after all.
+ *
+ * From the record on, the directories are gone, on standbys as well.  We cannot be
+ * interrupted until they can be removed, and when we are after that, they are all the
+ * same; the transaction is rolled back then, and leaves an invalid database, which can
+ * only be dropped again, as in stock.
+ */
+bool
+LazyDropDropDatabase(Oid dboid)
+{
+	RelFileLocator *locators;
+	LazyDropFiles files;
+	int			nlocators;
+	Directories dirs;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	bool		buried = false;
+
+	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
+		return false;
+	if (ReplayNeedsDirectory(dboid))
+	{
+		/* as stock, so that what is wrong with its files is no obstacle */
+		DropDatabaseBuffers(dboid);
+		ForgetDatabaseSyncRequests(dboid);
+		RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE |
+						  CHECKPOINT_WAIT);
+	}
+
+	locators = DatabaseDirectories(dboid, &nlocators, &dirs.n);
+	dirs.locators = palloc_array(RelFileLocator, Max(dirs.n, 1));
+	memcpy(dirs.locators, locators, dirs.n * sizeof(RelFileLocator));
+
+	Assert((MyProc->delayChkptFlags & DELAY_CHKPT_START) == 0);
+	HOLD_INTERRUPTS();
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
+	if (dirs.n > 0)
+		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
+	INJECTION_POINT("lazydrop-database-logged", NULL);
+	files = LazyDropFilesOfBurial(lsn);
+	if (LazyDropMayBury(1))
+		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
+	dirs.deferred = buried && files != LAZYDROP_FILES_NONE;
+	if (dirs.deferred)
+		burying = true;
+	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
+
+	if (buried)
+	{
+		qsort(locators, nlocators, sizeof(RelFileLocator),
+			  LazyDropCompareLocators);
+		LazyDropWaitForIO(locators, nlocators);
+	}
+	else
+		DropDatabaseBuffers(dboid);
+
+	/*
+	 * When there is no room for the request, it is not compacted in a
+	 * critical section, which takes memory, but waited for.
+	 */
+	START_CRIT_SECTION();
+	ForgetDatabaseSyncRequests(dboid);
+	END_CRIT_SECTION();
+	if (dirs.deferred)
+		LazyDropAdvanceFiles(dirs.locators, dirs.n, LAZYDROP_FILES_FORGOTTEN);
+	burying = false;
+
+	PG_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+	{
+		RESUME_INTERRUPTS();
+		INJECTION_POINT("lazydrop-database-forgotten", NULL);
+
+		/*
+		 * Make sure that the checkpointer has taken note of what to forget,
+		 * and have others close their files.  No process needs to wait for us
+		 * meanwhile: a checkpoint that comes hides the files itself.
+		 */
+		WaitForAbsorption();
+		WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+
+	ReleaseDirectories(&dirs);
+	INJECTION_POINT("lazydrop-database-ready", NULL);
+
+	pfree(dirs.locators);
+	pfree(locators);
+	return true;
+}
+
+/*
+ * Forget what DROP DATABASE has left when it fails.
+ */
+void
+LazyDropDatabaseXactCallback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_ABORT && burying)
+	{
+		burying = false;
+		LazyDropGiveUpFiles();
+	}
+}
+
+/* ---------------------------------------------------------------------
+ * Replay
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Bury a database in replay, for exactly the tablespaces that the record names: when
+ * it comes from ALTER DATABASE SET TABLESPACE, the database lives on in another
+ * (rule R4).  Returns false when the caller must drop its buffers as stock does.
+ *
+ * "lsn" is the end of the record: the minimum recovery point must be past it before
+ * files go (rule R10).
+ */
+bool
+LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
+						 XLogRecPtr lsn)
+{
+	RelFileLocator *locators;
+	LazyDropFiles files;
+	bool		buried;
+
+	redo_deferred = false;
+	XLogFlush(lsn);
+	if (ntablespaces == 0 || !LazyDropMayBury(1))
+		return false;
+
+	files = LazyDropFilesOfBurial(InvalidXLogRecPtr);
+	locators = palloc_array(RelFileLocator, ntablespaces);
+	for (int i = 0; i < ntablespaces; i++)
+	{
+		locators[i].spcOid = tablespaces[i];
+		locators[i].dbOid = dboid;
+		locators[i].relNumber = InvalidRelFileNumber;
+	}
+	buried = BuryDatabase(locators, ntablespaces, files, ntablespaces,
+						  InvalidXLogRecPtr);
+	if (buried)
+	{
+		redo_deferred = files != LAZYDROP_FILES_NONE;
+		qsort(locators, ntablespaces, sizeof(RelFileLocator),
+			  LazyDropCompareLocators);
+		LazyDropWaitForIO(locators, ntablespaces);
+	}
+	pfree(locators);
+	return buried;
+}
+
+/*
+ * Called in replay where a database's directory is removed, after its sync requests
+ * have been forgotten and the barrier.  When its removal is deferred, let others do
+ * it and return true.
+ */
+bool
+LazyDropDeferRmtree(Oid dboid, Oid spcoid)
+{
+	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+
+	if (redo_deferred)
+		LazyDropAdvanceFiles(&locator, 1, LAZYDROP_FILES_READY);
+	return redo_deferred;
+}
+
+/*
+ * Forget the sync requests for files that a database has in one tablespace.
+ */
+void
+LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
+{
+	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+
+	LazyDropRequestForFile(SYNC_FILTER_REQUEST, &locator, InvalidForkNumber,
+						   InvalidBlockNumber);
+}
+
+/*
+ * In replay of the removal of a database's directories, forget the sync requests
+ * for files in them, and for no others (rule R2): stock goes by the database
+ * alone, and so forgets to sync files that live on in third tablespaces when a
+ * database is moved.  A database that is dropped has no others, and may have very
+ * many of these, so then stock's one request does.  From then on, a process that
+ * cannot wait for the barrier may remove the files that were buried.
+ */
+void
+LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
+{
+	if (ntablespaces == 1)
+		LazyDropForgetDirectorySyncRequests(tablespaces[0], dboid);
+	else
+		ForgetDatabaseSyncRequests(dboid);
+	for (int i = 0; redo_deferred && i < ntablespaces; i++)
+	{
+		RelFileLocator locator = {tablespaces[i], dboid, InvalidRelFileNumber};
+
+		LazyDropAdvanceFiles(&locator, 1, LAZYDROP_FILES_FORGOTTEN);
+	}
+}

@@ -66,7 +66,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'pg_lazydrop_drain'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
--- What is pending tells what others have dropped: it is for those who monitor.
+-- What is pending tells what others have dropped: it is for monitoring.
 REVOKE ALL ON FUNCTION pg_stat_get_lazydrop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION pg_lazydrop_get_pending() FROM PUBLIC;
 REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;

@@ -812,6 +812,8 @@ sub attempt
 	# Of these, what is there in the end has not been dropped.  (A database that is moved
 	# meanwhile, and crashes, may leave files.)
 	remember($session, $paths{before}, []) if $db eq 'postgres';
+	push @{ $session->{interrupted} }, @{ $paths{before} // [] }
+	  if $err =~ $gone;
 	$session->{ops}{errors}++;
 	if ($err !~ $gone)
 	{
@@ -1152,7 +1154,7 @@ sub run_session
 	$session->{prefix} = "s$session->{id}_";
 	$session->{next} = 1;
 	$session->{model} = { tables => {}, dbs => {}, spcs => {} };
-	$session->{$_} = [] foreach qw(failures dropped dropped_dbs);
+	$session->{$_} = [] foreach qw(failures dropped interrupted dropped_dbs);
 	$session->{ops} = {};
 
 	eval {
@@ -1178,7 +1180,7 @@ sub run_session
 		1;
 	} or fail_session($session, "session died: $@");
 	my %result = map { $_ => $session->{$_} }
-	  qw(id prefix dir model dropped dropped_dbs ops failures);
+	  qw(id prefix dir model dropped interrupted dropped_dbs ops failures);
 	write_file(
 		"$session->{dir}/session.$session->{id}",
 		JSON::PP->new->canonical->pretty->encode(\%result));

@@ -27,6 +27,9 @@
 #   not find (doc/upstream/reindex-concurrently-toast.md).
 # * INSERT or UPDATE after ALTER TABLE SET TABLESPACE in one transaction: rolling back leaves
 #   index entries behind (doc/upstream/set-tablespace-rollback.md).
+# * A crash in the middle of a drop, after a checkpoint that began and ended in it, leaves the
+#   files (doc/upstream/files-left-behind.md).  Where some are left, the session must have been
+#   cut off in the transaction that drops them, and WAL must tell of such a checkpoint.
 
 use strict;
 use warnings FATAL => 'all';
@@ -58,8 +61,8 @@ my @io_methods = qw(sync worker);
 push @io_methods, 'io_uring' if $pg_config =~ /with-liburing/;
 
 # Of the round: its servers, and what it has done to them.
-my ($round, $dir, $primary, $standby, $cascade, %conf,
-	%faults, %gates, $crashes, $copies);
+my ($round, $dir, $primary, $standby, $cascade,
+	%conf, %faults, %gates, $crashes, $copies);
 
 # --- settings ------------------------------------------------------------------------------------
 
@@ -565,6 +568,59 @@ sub check_log
 	return;
 }
 
+# Whether the primary crashed in the middle of the drop of a relation: by its WAL, one
+# checkpoint began and ended after the drop's record, and the next one is that of a recovery
+# or a shutdown.
+sub crashed_in_drop
+{
+	my ($path) = @_;
+	my $wal = $primary->data_dir . '/pg_wal';
+	my %segments;
+	foreach my $segment (sort map { /\/([0-9A-F]{24})$/ ? $1 : () }
+		glob("'$wal'/*"))
+	{
+		push @{ $segments{ substr($segment, 0, 8) } }, $segment;
+	}
+	foreach my $timeline (sort keys %segments)
+	{
+		my ($dropped, $checkpoint);
+		my ($records) = run_command(
+			[
+				'pg_waldump',
+				'--path' => $wal,
+				'--rmgr' => 'Transaction',
+				'--rmgr' => 'XLOG',
+				$segments{$timeline}[0], $segments{$timeline}[-1]
+			]);
+		foreach my $record (split /\n/, $records)
+		{
+			if (   $record =~ / COMMIT.* rels:.* \Q$path\E[; ]/
+				|| $record =~ / COMMIT.* rels:.* \Q$path\E$/)
+			{
+				($dropped) = $record =~ / lsn: ([0-9A-F\/]+)/;
+			}
+			next if !defined $dropped;
+			return 1
+			  if $checkpoint
+			  && $record =~ / (CHECKPOINT_SHUTDOWN|END_OF_RECOVERY)/;
+			if (my ($redo) =
+				$record =~ / CHECKPOINT_ONLINE redo ([0-9A-F\/]+)/)
+			{
+				last if $checkpoint;
+				$checkpoint = position($redo) > position($dropped);
+			}
+		}
+	}
+	return 0;
+}
+
+sub position
+{
+	my ($lsn) = @_;
+	my ($high, $low) = split m{/}, $lsn;
+	return (hex($high) << 32) + hex($low);
+}
+
 # Without a worker, replay leaves buffers until the set is full, but no files.
 sub wait_for_removal
 {
@@ -579,7 +635,7 @@ sub verify
 	ensure_up(nodes());
 
 	# The model.
-	my (%ops, %dropped, %dropped_dbs);
+	my (%ops, %dropped, %interrupted, %dropped_dbs);
 	foreach my $result (@results)
 	{
 		$ops{$_} += $result->{ops}{$_} foreach keys %{ $result->{ops} };
@@ -593,6 +649,7 @@ sub verify
 		is_deeply($differences, [],
 			"round $round: the model of session $result->{id} at the end");
 		$dropped{$_} = 1 foreach @{ $result->{dropped} };
+		$interrupted{$_} = 1 foreach @{ $result->{interrupted} };
 		$dropped_dbs{$_} = 1 foreach @{ $result->{dropped_dbs} };
 	}
 	note "round $round operations: "
@@ -645,6 +702,10 @@ sub verify
 				# empty first segment, in stock PostgreSQL, too.
 				next
 				  if $crashes && $file->[1] == 0 && $file->[0] =~ /^\d+$/;
+				next
+				  if $crashes
+				  && $interrupted{$path}
+				  && crashed_in_drop($path);
 				push @left, "$path: $file->[0], $file->[1] bytes";
 			}
 		}

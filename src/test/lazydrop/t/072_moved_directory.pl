@@ -1,7 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # ALTER DATABASE SET TABLESPACE that crashes while it removes the old directory: standbys
-# must lose theirs as well.
+# must lose theirs as well.  With wal_level = minimal, recovery must not remove what has been created in
+# the directory since.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,27 +23,14 @@ plan skip_all => 'needs directories that cannot be written to'
 # As in 064: of each file that cannot be removed the client is told, and does not read it.
 use constant FILES => 2000;
 
-sub scenario
+# Begin to move a database.  Returns the session and its PID, the pipe, the database's OID
+# and its directory.
+sub begin_move
 {
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure(
-		$primary,
-		'allow_in_place_tablespaces' => 'on',
-		'autovacuum' => 'off',
-		'checkpoint_timeout' => '1h',
-		'log_min_messages' => 'error',
-		'restart_after_crash' => 'on',
-		'wal_writer_delay' => '10s');
-	$primary->start;
-	$primary->backup('backup');
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	$standby->start;
-	$primary->safe_psql('postgres',
-		q{CREATE TABLESPACE ts LOCATION ''; CREATE DATABASE d});
+	my ($primary, $database) = @_;
+	$primary->safe_psql('postgres', "CREATE DATABASE $database");
 	my $oid = $primary->safe_psql('postgres',
-		q{SELECT oid FROM pg_database WHERE datname = 'd'});
+		"SELECT oid FROM pg_database WHERE datname = '$database'");
 	my $path = $primary->data_dir . "/base/$oid";
 	my $stuck = "$path/stuck";
 	mkdir $stuck or die $!;
@@ -60,7 +48,7 @@ sub scenario
 		[
 			'psql', '-X',
 			'-d' => $primary->connstr('postgres'),
-			'-c' => 'ALTER DATABASE d SET TABLESPACE ts'
+			'-c' => "ALTER DATABASE $database SET TABLESPACE ts"
 		],
 		'>' => '/dev/null',
 		'2>' => $stderr);
@@ -71,10 +59,46 @@ sub scenario
 	my $pid = $primary->safe_psql('postgres',
 		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'});
 	chmod(0700, $stuck) or die $!;
+	return ($psql, $pid, $unread, $oid, $path);
+}
+
+sub left_behind
+{
+	my ($oid, @nodes) = @_;
+	my @wrong;
+	foreach my $node (@nodes)
+	{
+		my @directories = database_directories($node, $oid);
+		push @wrong, "@directories on " . $node->name
+		  if @directories != 1 || $directories[0] =~ /^base/;
+	}
+	return @wrong;
+}
+
+sub scenario
+{
+	my $primary = new_node('primary');
+	$primary->init(allows_streaming => 1);
+	configure(
+		$primary,
+		'allow_in_place_tablespaces' => 'on',
+		'autovacuum' => 'off',
+		'checkpoint_timeout' => '1h',
+		'log_min_messages' => 'error',
+		'restart_after_crash' => 'on',
+		'wal_writer_delay' => '10s');
+	$primary->start;
+	$primary->backup('backup');
+	my $standby = new_node('standby');
+	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+	$standby->start;
+	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
+
+	my ($psql, $pid, $unread, $oid, $path) = begin_move($primary, 'd');
+	my $offset = -s $primary->logfile;
 	kill('KILL', $pid);
-	$primary->poll_query_until('postgres',
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid")
-	  or die 'the server does not come back';
+	$primary->wait_for_log(qr/database system is ready to accept connections/,
+		$offset);
 	close($unread);
 	$psql->finish;
 
@@ -83,16 +107,39 @@ sub scenario
 	$primary->safe_psql('postgres', 'CREATE TABLE after_it (a int)');
 	$primary->wait_for_replay_catchup($standby);
 	wait_for_nothing($primary, $standby) if !kind_is('stock');
-	my @wrong;
-	foreach my $node ($primary, $standby)
-	{
-		my @directories = database_directories($node, $oid);
-		push @wrong, "@directories on " . $node->name
-		  if @directories != 1 || $directories[0] =~ /^base/;
-	}
+	my @wrong = left_behind($oid, $primary, $standby);
+
 	return join('; ', @wrong);
 }
 
+sub minimal
+{
+	my $node = new_node('minimal');
+	$node->init;
+	configure(
+		$node,
+		'allow_in_place_tablespaces' => 'on',
+		'autovacuum' => 'off',
+		'checkpoint_timeout' => '1h',
+		'max_wal_senders' => '0',
+		'wal_level' => 'minimal',
+		'wal_skip_threshold' => '0');
+	$node->start;
+	$node->safe_psql('postgres', $_)
+	  foreach (
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE DATABASE d',
+		'ALTER DATABASE d SET TABLESPACE ts');
+	$node->safe_psql('d',
+		'CREATE TABLE t TABLESPACE pg_default AS SELECT generate_series(1, 1000)'
+	);
+	$node->stop('immediate');
+	$node->start;
+	my $rows = $node->safe_psql('d', 'SELECT count(*) FROM t');
+	return $rows eq '1000' ? '' : "$rows rows of 1000";
+}
+
 check_fault('ALTER DATABASE SET TABLESPACE that crashes', \&scenario);
+check_fault('a table in the old directory', \&minimal);
 
 done_testing();

@@ -1,7 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # ALTER DATABASE SET TABLESPACE that crashes while it removes the old directory: standbys
-# must lose theirs as well.  With wal_level = minimal, recovery must not remove what has been created in
+# must lose theirs as well; and so must one that is made of a base backup which began
+# meanwhile.  With wal_level = minimal, recovery must not remove what has been created in
 # the directory since.
 
 use strict;
@@ -21,7 +22,8 @@ plan skip_all => 'needs directories that cannot be written to'
   if $windows_os || $> == 0;
 
 # As in 064: of each file that cannot be removed the client is told, and does not read it.
-use constant FILES => 2000;
+# (Base backups have no longer names.)
+use constant FILES => 4000;
 
 # Begin to move a database.  Returns the session and its PID, the pipe, the database's OID
 # and its directory.
@@ -37,7 +39,7 @@ sub begin_move
 
 	foreach my $i (1 .. FILES)
 	{
-		open(my $file, '>', sprintf('%s/%s%04d', $stuck, 'x' x 200, $i))
+		open(my $file, '>', sprintf('%s/%s%04d', $stuck, 'x' x 70, $i))
 		  or die $!;
 		close($file);
 	}
@@ -109,6 +111,21 @@ sub scenario
 	wait_for_nothing($primary, $standby) if !kind_is('stock');
 	my @wrong = left_behind($oid, $primary, $standby);
 
+	# Stock makes the record last, and so does not have this one.
+	if (!kind_is('stock'))
+	{
+		($psql, $pid, $unread, $oid, $path) = begin_move($primary, 'e');
+		$primary->backup('later');
+		1 while <$unread>;
+		$psql->finish;
+		rmtree($path);
+		my $later = new_node('later');
+		$later->init_from_backup($primary, 'later', has_streaming => 1);
+		$later->start;
+		$primary->wait_for_replay_catchup($later);
+		wait_for_nothing($later);
+		push @wrong, left_behind($oid, $primary, $later);
+	}
 	return join('; ', @wrong);
 }
 

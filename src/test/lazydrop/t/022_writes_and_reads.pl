@@ -8,6 +8,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
@@ -25,12 +26,13 @@ my $node = start_quiet_node(
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 
-# Let a session write the first page of table "t" of a database, and give it back.
+# Let a session write the first page of a table ("t") of a database, and give it back.
 sub start_writer
 {
-	my ($database) = @_;
+	my ($database, $table) = @_;
+	$table //= 't';
 	my $filenode =
-	  $node->safe_psql($database, q{SELECT pg_relation_filenode('t')});
+	  $node->safe_psql($database, "SELECT pg_relation_filenode('$table')");
 	my $writer = $node->background_psql('postgres', on_error_stop => 0);
 	$writer->query_until(
 		qr/begun/, "\\echo begun
@@ -273,5 +275,44 @@ foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
 }
 
 stop_with_clean_log($node);
+
+# --- a writer that is killed after the postmaster -------------------------------------
+
+# The server does not restart for that, so the dropper must end by itself.
+if (-r '/proc/self/stat')
+{
+	$node->start;
+	$node->safe_psql('postgres',
+		'CREATE TABLE killed AS SELECT generate_series(1, 1000) AS a');
+	hold_at($node, 'lazydrop-announced');
+	my $writer = start_writer('postgres', 'killed');
+	wait_for_wait($node, 'lazydrop-announced', 'client backend');
+	my $pid = $node->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'lazydrop-announced'}
+	);
+	my $dropper = $node->background_psql('postgres', on_error_stop => 0);
+	$dropper->query_until(qr/begun/, "\\echo begun\nDROP TABLE killed;\n");
+	wait_for_wait($node, 'LazyDropWrite', 'client backend');
+
+	my $data = abs_path($node->data_dir);
+	my $postmaster = $node->{_pid};
+	kill('STOP', $pid);
+	$node->kill9;
+	kill('KILL', $pid);
+	ok( wait_until(
+			sub {
+				!-e "/proc/$postmaster"
+				  && !grep { (readlink($_) // '') eq $data }
+				  glob('/proc/[0-9]*/cwd');
+			}),
+		'DROP TABLE ends with the postmaster');
+	eval { $_->quit } foreach $writer, $dropper;
+	$node->start;
+	is( $node->safe_psql(
+			'postgres',
+			q{SELECT count(*) FROM pg_class WHERE relname = 'killed'}),
+		0,
+		'and has been committed');
+}
 
 done_testing();

@@ -336,6 +336,7 @@ extern bool LazyDropHaveWorker(void);
 extern void LazyDropWakeWorker(void);
 
 /* lazydrop_write.c */
+extern void LazyDropSleepForOther(long microseconds);
 extern void LazyDropWaitForIO(const RelFileLocator *sorted, int n);
 
 /* lazydrop_pass.c */

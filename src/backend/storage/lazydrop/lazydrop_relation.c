@@ -321,7 +321,7 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 	{
 		while (LazyDropFindJob(&locators[i], &job) &&
 			   !LazyDropHideOrRemove(&job, NULL))
-			pg_usleep(1000L);
+			LazyDropSleepForOther(1000L);
 	}
 	LazyDropWakeWorker();
 }

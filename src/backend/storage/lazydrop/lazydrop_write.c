@@ -16,11 +16,15 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "miscadmin.h"
 #include "storage/aio_internal.h"
 #include "storage/buf_internals.h"
+#include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "storage/pmsignal.h"
 #include "utils/injection_point.h"
 #include "utils/wait_event.h"
 
@@ -143,6 +147,23 @@ LazyDropWriteWasSkipped(void)
  */
 
 /*
+ * Sleep in a loop that waits for another process, which may have been killed: without a
+ * postmaster, the server does not restart for that, so exit.  A transaction that is over
+ * must not be aborted on the way out.
+ */
+void
+LazyDropSleepForOther(long microseconds)
+{
+	pg_usleep(microseconds);
+	if (likely(PostmasterIsAlive()))
+		return;
+	if (IsTransactionState())
+		proc_exit(1);
+	LWLockReleaseAll();
+	_exit(1);
+}
+
+/*
  * Wait until no process writes a buffer of the buried identities any more that
  * announced the write before it could see the burial (rule R1).
  *
@@ -184,7 +205,7 @@ WaitForWriters(const RelFileLocator *sorted, int n)
 		{
 			CHECK_FOR_INTERRUPTS();
 			pgstat_report_wait_start(LazyDropCtl->wait_event_write);
-			pg_usleep(tries++ < 100 ? 10L : 1000L);
+			LazyDropSleepForOther(tries++ < 100 ? 10L : 1000L);
 			pgstat_report_wait_end();
 		}
 	}

@@ -1,0 +1,453 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropPlot - draw the results of bench/run
+
+=head1 DESCRIPTION
+
+One SVG for each scenario, by gnuplot.
+
+=cut
+
+package LazyDropPlot;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use LazyDropResults qw(median by_size in_order keys_of scenarios_of);
+use List::Util      qw(max min uniq);
+
+our @EXPORT_OK = qw(plot);
+
+=pod
+
+=head1 FUNCTIONS
+
+=over
+
+=cut
+
+# Panels of each scenario's plot: lines over shared_buffers or over a number in the case,
+# or bars by case and shared_buffers.  "case" and "measure" are patterns.
+our %plots = (
+	'drop-loop' => [
+		{
+			kind => 'lines',
+			measure => 'throughput',
+			title => 'CREATE, INSERT, DROP in a loop, one client',
+			y => 'transactions per second'
+		}
+	],
+	'drop-replay' => [
+		map {
+			+{
+				kind => 'bars',
+				case => "$_\$",
+				measure => '^replay',
+				log => 1,
+				title => "replay of many $_",
+				y => 'seconds'
+			}
+		} ( 'DROP TABLE', 'TRUNCATE',
+			'DROP DATABASE',
+			'DROP TABLE of four relations')
+	],
+	'createdb-replay' => [
+		{
+			kind => 'bars',
+			measure => '^replay',
+			title => 'replay of many CREATE DATABASE by file copy',
+			y => 'seconds'
+		}
+	],
+	'promotion' => [
+		{
+			kind => 'bars',
+			measure => 'promotion',
+			title => 'from pg_ctl promote until the server is a primary',
+			y => 'seconds'
+		}
+	],
+	'drop-storm-replay' => [
+		(   map { +{ kind => 'lag', servers => $_, title => $_ } }
+			  (qw(stock on on>stock on>off)))
+	],
+	'drop-filled' => [
+		{
+			kind => 'lines',
+			x => 'case',
+			xlabel => '% of the pool filled',
+			measure => 'DROP TABLE',
+			title => '1,000 DROP TABLE',
+			y => 'seconds'
+		}
+	],
+	'oltp-during-drops' => [
+		(   map {
+				+{
+					kind => 'lines',
+					x => 'case',
+					case => "^$_;.*/s\$",
+					xlabel => 'tables created and dropped each second',
+					measure => 'p99$',
+					log => 1,
+					title => "latency, $_",
+					y => 'p99, ms'
+				}
+			} ('local', 'remote_apply')),
+		{
+			kind => 'bars',
+			case => 'remote_apply; (0/s|1 GB)',
+			measure => '^(p50|p99|slowest)$',
+			log => 1,
+			title => 'none dropped, or 1 GB each second; remote_apply',
+			strip => '(?:remote_apply; | each second)',
+			y => 'ms'
+		}
+	],
+	'large-file' => [
+		{
+			kind => 'bars',
+			measure => '(?:held|after)$',
+			log => 1,
+			strip => '(?: on the standby)? after',
+			title => 'a table of 8 GB is dropped; on the standby',
+			y => 'seconds'
+		}
+	],
+	'dropdb-dirty' => [
+		{
+			kind => 'bars',
+			measure => '.',
+			log => 1,
+			title => 'DROP DATABASE beside dirty buffers of others',
+			y => 'seconds'
+		}
+	],
+	'dropdb-redo' => [
+		{
+			kind => 'bars',
+			measure => '.',
+			title => 'redo of DROP DATABASE over 1,000 tablespaces',
+			y => 'seconds'
+		}
+	],
+	'truncate-tail' => [
+		{
+			kind => 'bars',
+			measure => '.',
+			title => '1,000 VACUUM that give back a tail',
+			y => 'seconds'
+		}
+	],
+	'overhead' => [
+		{
+			kind => 'bars',
+			measure => 'throughput',
+			log => 1,
+			title => 'nothing is ever dropped',
+			y => 'transactions per second'
+		}
+	],
+	'scan-resistance' => [
+		(   map {
+				+{
+					kind => 'lines',
+					case => "^$_",
+					measure => 'scan',
+					title => ($_ =~ s/\\//gr) . ' the size of shared_buffers',
+					y => 'MB/s'
+				}
+			} ( 'count\(\*\); table of half',
+				'count\(\*\); table of twice',
+				'VACUUM; table of half',
+				'VACUUM; table of twice')),
+		map {
+			+{
+				kind => 'bars',
+				case => "used $_",
+				measure => 'survives',
+				title =>
+				  "hot set, used $_, that survives a scan (times shared_buffers)",
+				strip => '(?:of | times shared_buffers.*)',
+				y => '%'
+			}
+		} ('once', '6 times')
+	],
+	'shared-buffers-sizing' => [
+		(   map {
+				+{
+					kind => 'lines',
+					case => $_,
+					measure => 'tuples',
+					title => $_,
+					y => 'tuples per second'
+				}
+			} ('reads', '50% updates')),
+		{
+			kind => 'lines',
+			case => 'reads',
+			measure => 'blocks read',
+			title => 'reads: what was not in shared_buffers',
+			y => 'blocks read for 1000 tuples'
+		}
+	]);
+
+my %colour = (
+	stock => '#d95f02',
+	on => '#1b9e77',
+	off => '#7570b3',
+	'on>stock' => '#e7298a',
+	'on>off' => '#66a61e',
+	mariadb => '#666666');
+my %label = (
+	stock => 'stock',
+	on => 'LazyDrop on',
+	off => 'LazyDrop off',
+	'on>stock' => 'stock below LazyDrop',
+	'on>off' => 'LazyDrop off below on',
+	mariadb => 'MariaDB');
+
+sub quote
+{
+	my ($text) = @_;
+	$text =~ s/'/''/g;
+	return "'$text'";
+}
+
+# (An empty pattern would be the last one that has matched.)
+sub selected
+{
+	my ($results, $scenario, $panel) = @_;
+	my $case = $panel->{case} // '';
+	return grep {
+		my @field = split /,/, $_, -1;
+		$field[2] =~ /(?:$case)/ && $field[3] =~ /$panel->{measure}/
+	} keys_of($results, $scenario);
+}
+
+# gnuplot's commands for a panel; $block is a name for its data.
+sub panel_commands
+{
+	my ($directory, $results, $scenario, $panel, $block) = @_;
+	my $out = 'set title ' . quote($panel->{title}) . "\n";
+	if ($panel->{kind} eq 'lag')
+	{
+		my $file = "$directory/$scenario-lag.csv";
+		return unless -e $file;
+		open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
+		my (%series, %begin);
+		my ($last, $most) = (0, 0);
+		while (my $line = <$fh>)
+		{
+			my ($servers, $standby, $storm, $at, $lag) = split /,/,
+			  $line =~ s/\s+$//r;
+			next if $line =~ /^(#|servers,)/;
+
+			# all panels alike
+			($last, $most) = (max($last, $at), max($most, $lag));
+			next if $servers ne $panel->{servers};
+			push @{ $series{$standby} }, "$at $lag";
+			$begin{$storm} = min($begin{$storm} // $at, $at);
+		}
+		close($fh);
+		return unless %series;
+		$out .= 'set title ' . quote($label{ $panel->{servers} }) . "\n";
+		$out .=
+		  "\$${block}_$_ << EOD\n" . join("\n", @{ $series{$_} }) . "\nEOD\n"
+		  foreach sort keys %series;
+		$out .=
+		  "set ylabel 'seconds behind'\nset xlabel 'seconds'\nunset logscale\nunset label\nset xtics auto\nset bmargin 4\n";
+		$out .= sprintf(
+			"set yrange [0:%g]\nset xrange [0:%g]\n",
+			1.3 * $most || 1,
+			$last || 1);
+		my $row = 0;
+
+		foreach my $storm (sort { $begin{$a} <=> $begin{$b} } keys %begin)
+		{
+			my $name = $storm =~ s/ of a / /r;
+			$out .=
+				"set label "
+			  . quote($name)
+			  . " at $begin{$storm}, graph "
+			  . (0.97 - 0.06 * ($row++ % 5))
+			  . " left font ',9' tc rgb '#606060'\n";
+		}
+		$out .= 'plot ' . join(
+			', ',
+			map {
+				"\$${block}_$_ with lines lw 2 "
+				  . (
+					$_ eq 'standby'
+					? "lc rgb '$colour{$panel->{servers}}'"
+					: "dt 2 lc rgb '#404040'")
+				  . " title '$_'"
+			} sort { $b cmp $a } keys %series) . "\nunset label\n";
+		return $out;
+	}
+
+	my @keys = selected($results, $scenario, $panel) or return;
+	my @servers = in_order(map { keys %{ $results->{values}{$_} } } @keys);
+	$out .= 'set ylabel ' . quote($panel->{y}) . "\nunset logscale\n";
+	$out .=
+	  $panel->{log}
+	  ? "set logscale y\nset yrange [*:*]\n"
+	  : "set yrange [0:*]\n";
+	my (@plots, %x, @tics);
+	if ($panel->{kind} eq 'lines')
+	{
+		# Equal steps, which is what sizes that double look like on a logarithmic axis.
+		my @names = uniq(
+			map {
+				my @field = split /,/, $_, -1;
+				($panel->{x} // 'size') eq 'size'
+				  ? $field[1]
+				  : $field[2] =~ /(\d+)(?:%|\/s)/;
+			} @keys);
+		@names =
+		  sort { $a =~ /B$/ ? by_size($a, $b) : $a <=> $b } @names;
+		my $i = 0;
+		%x = map { $_ => $i++ } @names;
+		@tics = map { quote($_) . " $x{$_}" } @names;
+		$out .=
+			'set xlabel '
+		  . quote($panel->{xlabel} // 'shared_buffers')
+		  . "\nset bmargin 4\n";
+		foreach my $server (@servers)
+		{
+			my %line;
+			foreach my $key (@keys)
+			{
+				my @field = split /,/, $key, -1;
+				my $name =
+				  ($panel->{x} // 'size') eq 'size'
+				  ? $field[1]
+				  : ($field[2] =~ /(\d+)(?:%|\/s)/)[0];
+				my $values = $results->{values}{$key}{$server} or next;
+				$line{ $x{$name} } = [ values %$values ];
+			}
+			next unless %line;
+			my $data = "\$${block}_" . scalar @plots;
+			$out .= "$data << EOD\n";
+			$out .= join(' ',
+				$_,
+				median(@{ $line{$_} }),
+				min(@{ $line{$_} }),
+				max(@{ $line{$_} }))
+			  . "\n"
+			  foreach sort { $a <=> $b } keys %line;
+			$out .= "EOD\n";
+			push @plots,
+			  "$data using 1:2 with linespoints lw 2 pt 7 ps 0.6 lc rgb '$colour{$server}' title "
+			  . quote($label{$server}),
+			  "$data using 1:3:(0):(\$4-\$3) with vectors nohead lw 1.5 lc rgb '$colour{$server}' notitle";
+		}
+		$out .= sprintf("set xrange [-0.3:%g]\n", @names - 0.7);
+	}
+	else
+	{
+		my $width = 0.8 / @servers;
+		my ($i, $lines) = (0, 1);
+		my $several_sizes = uniq(map { (split /,/)[1] } @keys) > 1;
+		my $several_cases = uniq(map { (split /,/, $_, -1)[2] } @keys) > 1;
+		my $several_measures = uniq(map { (split /,/, $_, -1)[3] } @keys) > 1;
+		foreach my $key (@keys)
+		{
+			my @field = split /,/, $key, -1;
+			$x{$key} = $i++;
+			my $name = join(' ',
+				($several_cases    ? $field[2] : ()),
+				($several_measures ? $field[3] : ()),
+				($several_sizes    ? $field[1] : ()));
+			$name =~ s/$panel->{strip}//g if $panel->{strip};
+			$name =~ s/ *(?<!\d) +(?=\S)/\\n/g;
+			$lines = max($lines, 1 + ($name =~ s/\\n/\\n/g || 0));
+			push @tics, "\"$name\" $x{$key}";
+		}
+		$out .= "set xlabel ''\nset bmargin " . (1 + $lines) . "\n";
+		foreach my $s (0 .. $#servers)
+		{
+			my $data = "\$${block}_$s";
+			$out .= "$data << EOD\n";
+			foreach my $key (@keys)
+			{
+				my $values = $results->{values}{$key}{ $servers[$s] } or next;
+				my @v = values %$values;
+				$out .= join(' ',
+					$x{$key} + ($s - (@servers - 1) / 2) * $width,
+					median(@v), min(@v), max(@v))
+				  . "\n";
+			}
+			$out .= "EOD\n";
+			push @plots,
+				"$data using 1:2:("
+			  . 0.9 * $width
+			  . ") with boxes fs solid 0.8 noborder lc rgb '$colour{$servers[$s]}' title "
+			  . quote($label{ $servers[$s] }),
+			  "$data using 1:3:(0):(\$4-\$3) with vectors nohead lw 1.5 lc rgb '#303030' notitle";
+		}
+		$out .= sprintf("set xrange [-0.6:%g]\n", @keys - 0.4);
+	}
+	$out .= 'set xtics (' . join(', ', @tics) . ") font ',10'\n";
+	return $out . 'plot ' . join(", \\\n  ", @plots) . "\n";
+}
+
+=pod
+
+=item plot($directory, $results)
+
+Draw what there is of results that read_results has returned.  Without gnuplot, nothing.
+
+=cut
+
+sub plot
+{
+	my ($directory, $results) = @_;
+	return if system('gnuplot --version >/dev/null 2>&1') != 0;
+	foreach my $scenario (grep { $plots{$_} } scenarios_of($results))
+	{
+		my $number = 0;
+		my @panels = grep { defined }
+		  map {
+			panel_commands($directory, $results, $scenario, $_,
+				'd' . $number++)
+		  } @{ $plots{$scenario} };
+		next unless @panels;
+		my $across = min(2, scalar @panels);
+		my $down = int((@panels + $across - 1) / $across);
+		my $head = $results->{head}{$scenario};
+		my ($version) = $head->{fork}[0] =~ /\) (\S+)/;
+		my $about = sprintf('%s; %s; %s',
+			$scenario,
+			$version // '',
+			substr($head->{date}[0], 0, 10));
+		open(my $gnuplot, '|-', 'gnuplot')
+		  or die "could not run gnuplot: $!\n";
+		printf $gnuplot
+		  "set terminal svg size %d,%d noenhanced font 'sans-serif,12' background 'white'\nset output %s\n",
+		  $across == 1 ? 640 : 1000, 60 + 340 * $down,
+		  quote("$directory/$scenario.svg");
+		print $gnuplot
+		  "set border 3\nset tics nomirror\nset grid ytics lc rgb '#d0d0d0'\n",
+		  "set key tmargin center horizontal samplen 2\n";
+		print $gnuplot "set multiplot layout $down,$across title ",
+		  quote($about), "\n";
+		print $gnuplot $_ foreach @panels;
+		print $gnuplot "unset multiplot\n";
+		close($gnuplot) or die "gnuplot could not plot $scenario\n";
+	}
+	return;
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

@@ -1,0 +1,162 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropResults - read the results of bench/run
+
+=head1 DESCRIPTION
+
+The CSV files that bench/run writes: comment lines that tell what was run where, a line of
+names, and one line for each value.
+
+=cut
+
+package LazyDropResults;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use List::Util qw(max min uniq);
+
+our @EXPORT_OK =
+  qw(read_results median by_size number spread ratios in_order keys_of
+  scenarios_of);
+
+our @columns = qw(scenario run server shared_buffers case measure unit value);
+
+=pod
+
+=head1 FUNCTIONS
+
+=over
+
+=item read_results($directory [, @scenarios])
+
+Results of those scenarios, by default all, as a hash reference: head, scenario to a hash of
+what the comment lines tell; keys, all that was measured, in that order, "scenario,
+shared_buffers, case, measure, unit"; values, of key, server, and run.
+
+=cut
+
+sub read_results
+{
+	my ($directory, @scenarios) = @_;
+	@scenarios = map { m{([^/]+)\.csv$} } sort glob("$directory/*.csv")
+	  unless @scenarios;
+	my %results = (head => {}, keys => [], values => {});
+	foreach my $name (@scenarios)
+	{
+		my $file = "$directory/$name.csv";
+		next if $name =~ /-replay-lag$/ || !-e $file;
+		open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
+		my $names;
+		while (my $line = <$fh>)
+		{
+			chomp $line;
+			if ($line =~ /^# ([^:]+): (.*)/)
+			{
+				push @{ $results{head}{$name}{$1} }, $2;
+				next;
+			}
+			if (!$names)
+			{
+				$names = $line;
+				next if $names eq join(',', @columns);
+				warn "\"$file\" is not of bench/run, or of an older one\n";
+				last;
+			}
+			my %row;
+			@row{@columns} = split /,/, $line, -1;
+			my $key =
+			  join(',', @row{qw(scenario shared_buffers case measure unit)});
+			push @{ $results{keys} }, $key unless $results{values}{$key};
+			die "\"$file\" has two values of run $row{run} of $key\n"
+			  if exists $results{values}{$key}{ $row{server} }{ $row{run} };
+			$results{values}{$key}{ $row{server} }{ $row{run} } =
+			  $row{value};
+		}
+		close($fh);
+	}
+	return \%results;
+}
+
+sub median
+{
+	my @sorted = sort { $a <=> $b } @_;
+	my $n = @sorted;
+	return $n % 2
+	  ? $sorted[ $n / 2 ]
+	  : ($sorted[ $n / 2 - 1 ] + $sorted[ $n / 2 ]) / 2;
+}
+
+sub by_size
+{
+	my %unit = (MB => 1, GB => 1024);
+	my ($x, $y) =
+	  map { /^([\d.]+)(MB|GB)$/ ? $1 * $unit{$2} : 0 } @_;
+	return $x <=> $y;
+}
+
+# Three digits that count; plain numbers, no exponents.
+sub number
+{
+	my ($value) = @_;
+	return '0' if $value == 0;
+	my $digits =
+	  max(0, 2 - int(log(abs($value)) / log(10) + 1e-9 - (abs($value) < 1)));
+	return sprintf("%.${digits}f", $value);
+}
+
+sub spread
+{
+	my @values = @_;
+	return number($values[0]) if @values == 1;
+	return sprintf('%s (%s-%s)',
+		map { number($_) } median(@values),
+		min(@values), max(@values));
+}
+
+# Ratios of each run that both have.
+sub ratios
+{
+	my ($above, $below) = @_;
+	return map { $above->{$_} / $below->{$_} }
+	  grep { exists $below->{$_} && $below->{$_} != 0 } sort keys %$above;
+}
+
+# Servers in the order in which tables and plots have them.
+sub in_order
+{
+	my %rank = (
+		stock => 1,
+		on => 2,
+		off => 3,
+		'on>stock' => 4,
+		'on>off' => 5,
+		mariadb => 6);
+	return
+	  sort { ($rank{$a} // 9) <=> ($rank{$b} // 9) || $a cmp $b } uniq(@_);
+}
+
+sub keys_of
+{
+	my ($results, $scenario) = @_;
+	return grep { /^\Q$scenario\E,/ } @{ $results->{keys} };
+}
+
+sub scenarios_of
+{
+	my ($results) = @_;
+	return uniq(map { /^([^,]+)/ } @{ $results->{keys} });
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

@@ -399,6 +399,58 @@ sub panel_commands
 
 =pod
 
+=item compact_svg($file)
+
+Rewrite a file of gnuplot's without what has no effect: groups that are empty, marks that are
+not used, attributes that each group repeats, and the second decimal.  It gets half as long.
+
+=cut
+
+sub round
+{
+	my ($text) = @_;
+	return $text if $text !~ /^(?:[ML]|translate)/;
+	$text =~ s/(\d+\.\d+)/sprintf('%.1f', $1) =~ s{\.0$}{}r/ge;
+	return $text =~ s/\s+$//r;
+}
+
+sub compact_svg
+{
+	my ($file) = @_;
+	open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
+	my $text = do { local $/; <$fh> };
+	close($fh);
+	$text =~ s{<(title|desc)>[^<]*</\1>}{}g;
+	$text =~ s{<filter .*?</filter>}{}gs;
+	$text =~ s{ class="gridline"}{}g;
+
+	# what the outermost group says holds for those in it
+	my $common =
+	  'fill="none" stroke="currentColor" stroke-linecap="butt" stroke-linejoin="miter"';
+	$text =~ s{<g id="gnuplot_canvas">}{<g $common>};
+	$text =~ s{<rect (?=x="0")}{<rect stroke="none" };
+	$text =~
+	  s{<g fill="none" (color="[^"]*") stroke="([^"]*)" (stroke-width="[^"]*") stroke-linecap="butt" stroke-linejoin="miter">}
+	  {"<g $1" . ($2 eq 'currentColor' ? '' : qq{ stroke="$2"}) . " $3>"}ge;
+	$text =~ s{(?<==)(["'])([^"']*)\1}{$1 . round($2) . $1}ge;
+	$text =~ s{\s*\n\s*}{\n}g;
+	1 while $text =~ s{<g [^<>]*>\n?</g>\n?}{}g;
+
+	# from the last one, as they use one another
+	foreach my $id (reverse $text =~ /id='(gpPt\d+|gpDot)'/g)
+	{
+		$text =~ s{<\w+ [^<>]*id='$id'[^<>]*/>\n?}{}
+		  if $text !~ /#$id\b/;
+	}
+	$text =~ s{<defs>\s*</defs>\n?}{};
+	open($fh, '>', $file) or die "could not create \"$file\": $!\n";
+	print $fh $text;
+	close($fh) or die "could not write \"$file\": $!\n";
+	return;
+}
+
+=pod
+
 =item plot($directory, $results)
 
 Draw what there is of results that read_results has returned.  Without gnuplot, nothing.
@@ -440,6 +492,7 @@ sub plot
 		print $gnuplot $_ foreach @panels;
 		print $gnuplot "unset multiplot\n";
 		close($gnuplot) or die "gnuplot could not plot $scenario\n";
+		compact_svg("$directory/$scenario.svg");
 	}
 	return;
 }

@@ -316,8 +316,9 @@ sub write_report
 	my ($directory) = @_;
 	my $results = read_results($directory);
 	my $text =
-	  "# Summary\n\nWritten by bench/report from the files here.  Medians of all runs, with the smallest and
-the largest; the last columns are ratios of each run, of these again the median and the spread.\n\n";
+	  "# Summary\n\nWritten by bench/report from the files here, which also draws plots of them.  Medians of all
+runs, with the smallest and the largest; the last columns are ratios of each run, of these again
+the median and the spread.\n\n";
 	my @bars = bars($results);
 	if (@bars)
 	{
@@ -345,8 +346,6 @@ the largest; the last columns are ratios of each run, of these again the median 
 		$text .= "A smoke run: its figures mean nothing.\n\n"
 		  if ($head->{options}[0] // '') =~ /quick/;
 		$text .= "Left out: $_.\n\n" foreach @{ $head->{'left out'} // [] };
-		$text .= "![$scenario]($scenario.svg)\n\n"
-		  if exists $LazyDropPlot::plots{$scenario};
 		$text .=
 			'| shared_buffers | case | measure | '
 		  . join(' | ', @servers, map { "$_ / stock" } @over) . " |\n"

@@ -1,3 +1,6 @@
+# gnuplot lag.gnuplot
+set terminal svg size 1000,560 noenhanced background "#ffffff"
+set output "lag.svg"
 set datafile separator ","
 set lmargin at screen 0.08
 set rmargin at screen 0.97
@@ -22,7 +25,7 @@ set label " a table of 4 GB" at 34.808079957962, graph 1.03 left
 set xlabel "seconds; drops begin at the dotted lines, at the same times in both rounds"
 set ylabel "seconds behind"
 set key at screen 0.5, 0.065 center center maxrows 2 samplen 6 width 2 Left reverse
-plot "lag-off-standby.csv" skip 1 using 1:2 with lines lw 4 lc rgb "#c04000" title "lazydrop off, standby: at most 8.37 s", \
-  "lag-off-cascade.csv" skip 1 using 1:2 with lines lw 4 dt (3,2) lc rgb "#e0a000" title "lazydrop off, cascade: at most 7.81 s", \
-  "lag-on-standby.csv" skip 1 using 1:2 with lines lw 1.5 lc rgb "#0040c0" title "lazydrop on, standby: below 0.03 s", \
-  "lag-on-cascade.csv" skip 1 using 1:2 with lines lw 1.5 dt (6,4) lc rgb "#00a0c0" title "lazydrop on, cascade: at most 0.18 s"
+plot "<grep ^off,standby, lag.csv" using 3:4 with lines lw 4 lc rgb "#c04000" title "lazydrop off, standby: at most 8.37 s", \
+  "<grep ^off,cascade, lag.csv" using 3:4 with lines lw 4 dt (3,2) lc rgb "#e0a000" title "lazydrop off, cascade: at most 7.81 s", \
+  "<grep ^on,standby, lag.csv" using 3:4 with lines lw 1.5 lc rgb "#0040c0" title "lazydrop on, standby: below 0.03 s", \
+  "<grep ^on,cascade, lag.csv" using 3:4 with lines lw 1.5 dt (6,4) lc rgb "#00a0c0" title "lazydrop on, cascade: at most 0.18 s"

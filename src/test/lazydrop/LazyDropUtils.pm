@@ -29,10 +29,11 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
-  time_replay database_directories stats wait_for_stats hold_at release
+  wait_for_receipt time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
-  orphaned_files need_injection_points
-  start_quiet_node stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
+  orphaned_files nothing_is_left contents need_injection_points
+  reload_with stop_process continue_process
+  start_quiet_node log_is_clean stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
   start_as manual_queries);
 
 =pod
@@ -130,6 +131,23 @@ sub hold_replay
 
 =pod
 
+=item wait_for_receipt($standby, $lsn)
+
+Wait until a standby has received WAL up to there, which it need not have replayed.
+
+=cut
+
+sub wait_for_receipt
+{
+	my ($standby, $lsn) = @_;
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_receive_lsn() >= '$lsn'")
+	  or croak $standby->name . ' has not received WAL';
+	return;
+}
+
+=pod
+
 =item time_replay($standby, $record, $end)
 
 Wait until a standby whose replay is held has received the WAL up to $end, let
@@ -141,9 +159,7 @@ The record is one that dbase_drop_records returned.
 sub time_replay
 {
 	my ($standby, $record, $end) = @_;
-	$standby->poll_query_until('postgres',
-		"SELECT pg_last_wal_receive_lsn() >= '$end'")
-	  or croak "WAL was not received";
+	wait_for_receipt($standby, $end);
 	return $standby->safe_psql(
 		'postgres',
 		"SELECT time_replay('$record->{prev}', '$record->{lsn}')",
@@ -228,50 +244,133 @@ sub hidden_files
 
 =pod
 
-=item orphaned_files($node)
+=item orphaned_files($node [, crashed => 1])
 
-Directories of databases that a node's pg_database does not know, and files of relations
-that pg_class of their database does not know, sorted, relative to its data directory.
-What template0 has is not looked at.  On a primary, a checkpoint must have unlinked the
-first segments of what has been dropped.
+Directories of databases and of tablespaces that a node does not know, and files of
+relations that pg_class of their database does not know, sorted, relative to its data
+directory.  Databases that cannot be connected to are not looked into.  On a primary, a
+checkpoint must have unlinked the first segments of what has been dropped.
+
+A server that has crashed, or is a copy of another one, may have first segments without a
+byte: stock leaves them when a checkpoint falls between a commit and the request to unlink
+them.  They are not counted with "crashed".
 
 =cut
 
 sub orphaned_files
 {
-	my ($node) = @_;
+	my ($node, %options) = @_;
 	my $data = $node->data_dir;
-	my %databases =
-	  map { split /\|/ }
-	  split /\n/,
-	  $node->safe_psql('postgres', 'SELECT oid, datname FROM pg_database');
-	my %known;
-	foreach my $database (grep { $_ ne 'template0' } values %databases)
+	my $major = $node->pg_version->major;
+	my (%databases, %known);
+	foreach my $line (
+		split /\n/,
+		$node->safe_psql(
+			'postgres', q{
+			SELECT oid, datallowconn AND datconnlimit <> -2, datname
+			FROM pg_database}))
 	{
+		my ($oid, $can_connect, $name) = split /\|/, $line, 3;
+		$databases{$oid} = $can_connect eq 't';
+		next if !$databases{$oid};
 		$known{$_} = 1 foreach split /\n/, $node->safe_psql(
-			$database, q{
+			$name, q{
 			SELECT pg_relation_filepath(oid) FROM pg_class
 			WHERE pg_relation_filepath(oid) IS NOT NULL});
 	}
+	my %tablespaces = map { $_ => 1 } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT oid FROM pg_tablespace');
 
-	my @orphans;
-	foreach my $directory (glob("'$data'/base/* '$data'/pg_tblspc/*/*/*"))
+	my @orphans =
+	  grep { m{/([0-9]+)$} && !$tablespaces{$1} }
+	  map { substr($_, length($data) + 1) } glob("'$data'/pg_tblspc/*");
+	foreach my $directory (
+		map { substr($_, length($data) + 1) } glob(
+			"'$data'/global '$data'/base/* '$data'/pg_tblspc/*/PG_${major}_*/*"
+		))
 	{
-		next unless $directory =~ m{/([0-9]+)$};
-		my $path = substr($directory, length($data) + 1);
-		my $database = $databases{$1};
-		if (!defined $database)
+		if ($directory =~ m{/([0-9]+)$} && !$databases{$1})
 		{
-			push @orphans, $path;
+			push @orphans, $directory if !exists $databases{$1};
 			next;
 		}
-		next if $database eq 'template0';
-		push @orphans, grep {
-			m{^(.*/[0-9]+)(_(fsm|vm|init))?(\.[0-9]+)?$} && !$known{$1}
-		} map { "$path/$_" } slurp_dir($directory);
+		next unless $directory =~ m{^global$|/[0-9]+$};
+		foreach my $file (slurp_dir("$data/$directory"))
+		{
+			my ($number, $rest) = $file =~ /^((?:t[0-9]+_)?[0-9]+)(.*)$/
+			  or next;
+			next
+			  if $known{"$directory/$number"}
+			  && $rest =~ /^(_(fsm|vm|init))?(\.[0-9]+)?$/;
+			next
+			  if $options{crashed}
+			  && $rest eq ''
+			  && -z "$data/$directory/$file";
+			push @orphans, "$directory/$file";
+		}
 	}
 	@orphans = sort @orphans;
 	return @orphans;
+}
+
+=pod
+
+=item nothing_is_left($node, $what)
+
+When nothing is pending any more, and a checkpoint has been made, no file of what has been
+dropped may be there, under its name or hidden.
+
+=cut
+
+sub nothing_is_left
+{
+	my ($node, $what) = @_;
+	wait_for_nothing($node);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is_deeply([ hidden_files($node), orphaned_files($node) ],
+		[], "$what: nothing is left");
+	return;
+}
+
+=pod
+
+=item contents($node [, users_only => 1, except => \@names])
+
+For each table, materialized view and sequence that is permanent, of each database, how many
+rows it has, and a checksum, as a hash reference.  Of the catalogs, those that tell which
+relations there are, or none.
+
+=cut
+
+sub contents
+{
+	my ($node, %options) = @_;
+	my $catalogs =
+	  $options{users_only}
+	  ? 'false'
+	  : q{c.relname IN ('pg_class', 'pg_attribute', 'pg_database', 'pg_tablespace')};
+	my $except = join(', ', map { "'$_'" } '', @{ $options{except} // [] });
+	my %contents;
+	foreach my $database (
+		split /\n/,
+		$node->safe_psql(
+			'postgres', q{
+			SELECT datname FROM pg_database
+			WHERE datallowconn AND datconnlimit <> -2}))
+	{
+		my $lines = $node->safe_psql(
+			$database, qq{
+			SELECT format('SELECT %L, count(*), sum(hashtextextended(t::text, 0)::numeric) FROM %s AS t',
+				c.oid::regclass, c.oid::regclass)
+			FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+			WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence = 'p'
+				AND c.relname NOT IN ($except)
+				AND (c.oid >= 16384 AND n.nspname NOT LIKE 'pg\\_%' OR $catalogs) \\gexec}
+		);
+		$contents{"$1 in $database"} = $2
+		  while $lines =~ /^([^|]+)\|(\d+\|.*)$/mg;
+	}
+	return \%contents;
 }
 
 =pod
@@ -319,6 +418,27 @@ sub start_quiet_node
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
 	return $node;
+}
+
+=pod
+
+=item reload_with($node, %settings)
+
+Append settings to a node's configuration file, and wait until its postmaster has read them.
+
+=cut
+
+sub reload_with
+{
+	my ($node, %settings) = @_;
+	my $before = $node->safe_psql('postgres', 'SELECT pg_conf_load_time()');
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+	$node->reload;
+	$node->poll_query_until('postgres',
+		"SELECT pg_conf_load_time() > '$before'")
+	  or croak $node->name . ' has not read its configuration';
+	return;
 }
 
 =pod
@@ -440,21 +560,36 @@ sub wait_for_nothing
 
 =pod
 
+=item log_is_clean($node [, offset => $offset, crashed => 1])
+
+The log of a server, from the offset on, must show nothing that a page written to a file
+that is gone, or lost, would have left there.  A server that has crashed may replay DROP
+DATABASE whose directory is gone; it says so, in stock as well.
+
 =item stop_with_clean_log($node [, $offset])
 
-Stop a server; its log, from the offset on, must show nothing that a page written
-to a file that is gone, or lost, would have left there.
+Stop a server, whose log must be clean.
 
 =cut
+
+sub log_is_clean
+{
+	my ($node, %options) = @_;
+	my @bad =
+	  grep {
+		/PANIC|TRAP|could not (open|read|fsync|write)|invalid page|corrupted statistics/
+		  && !($options{crashed}
+			&& /WARNING:  could not open directory "[^"]*": No such file/)
+	  } split /\n/, slurp_file($node->logfile, $options{offset});
+	is_deeply(\@bad, [], 'the log is clean on ' . $node->name);
+	return;
+}
 
 sub stop_with_clean_log
 {
 	my ($node, $offset) = @_;
 	$node->stop;
-	unlike(
-		slurp_file($node->logfile, $offset),
-		qr/PANIC|could not (open|read|fsync|write)|invalid page|TRAP/,
-		'the log is clean on ' . $node->name);
+	log_is_clean($node, offset => $offset);
 	return;
 }
 
@@ -517,6 +652,38 @@ sub release
 		SELECT injection_points_detach('$point');
 		SELECT injection_points_wakeup('$point');");
 	return;
+}
+
+=pod
+
+=item stop_process($pid), continue_process($pid)
+
+SIGSTOP and SIGCONT.  A process that is still stopped when the test ends goes on then.
+
+=cut
+
+my %stopped;
+
+sub stop_process
+{
+	my ($pid) = @_;
+	kill('STOP', $pid) == 1 or croak "could not stop $pid: $!";
+	$stopped{$pid} = 1;
+	return $pid;
+}
+
+sub continue_process
+{
+	my ($pid) = @_;
+	delete $stopped{$pid};
+	kill('CONT', $pid) == 1 or croak "could not continue $pid: $!";
+	return;
+}
+
+# before the servers are stopped: PostgreSQL::Test::Cluster is loaded earlier
+END
+{
+	kill('CONT', keys %stopped) if %stopped;
 }
 
 =pod

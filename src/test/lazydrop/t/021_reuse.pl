@@ -16,28 +16,18 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node start_binary_upgrade stop_with_clean_log);
+use LazyDropPair  qw(start_pair catch_up hold_workers release_workers);
+use LazyDropUtils qw(stats need_injection_points start_binary_upgrade
+  stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 need_injection_points();
 
-my $primary = start_quiet_node('primary');
-$primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+my ($primary, $standby) = start_pair();
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
-$primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-$standby->start;
 my @nodes = ($primary, $standby);
-
-sub catch_up
-{
-	$primary->wait_for_replay_catchup($standby);
-	return;
-}
 
 # A query must have the same result on both servers, also when it is read from
 # disk: anything that is lost was lost from the buffers.
@@ -49,31 +39,6 @@ sub same_everywhere
 	{
 		is($node->safe_psql($database, $query),
 			$result, "$what on " . $node->name);
-	}
-	return;
-}
-
-# Hold both workers at an injection point, with something that they are to settle.
-sub hold_workers
-{
-	my ($point, $drop) = @_;
-	hold_at($_, $point) foreach @nodes;
-	$drop->();
-	catch_up();
-	wait_for_wait($_, $point, 'lazy drop worker') foreach @nodes;
-	return;
-}
-
-sub release_workers
-{
-	my ($point) = @_;
-	catch_up();
-	foreach my $node (@nodes)
-	{
-		release($node, $point);
-		wait_for_stats($node,
-			q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'}
-		);
 	}
 	return;
 }

@@ -10,8 +10,12 @@ use warnings FATAL => 'all';
 use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropPair
+  qw(start_pair on_primary catch_up hold_workers workers_are_at release_workers);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until minimum_recovery_point relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait minimum_recovery_point
+  relation_files add_segments database_directories need_injection_points
+  stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
@@ -21,46 +25,15 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my ($primary, $standby) = start_quiet_pair(
+my ($primary, $standby) = start_pair(
 	'fsync' => 'on',
 	'log_checkpoints' => 'on',
 	'wal_log_hints' => 'on',
 	'wal_keep_size' => '1GB');
 my @nodes = ($primary, $standby);
 
-# The worker comes to a drop, and stops.
-sub hold_workers
-{
-	hold_at($_, 'lazydrop-removal') foreach @nodes;
-	return;
-}
-
-sub workers_are_held
-{
-	$primary->wait_for_replay_catchup($standby);
-	wait_for_wait($_, 'lazydrop-removal', 'lazy drop worker') foreach @nodes;
-	return;
-}
-
-# A worker that had nothing left to do has not come there.
-sub release_workers
-{
-	foreach my $node (@nodes)
-	{
-		$node->safe_psql('postgres',
-			q{SELECT injection_points_detach('lazydrop-removal')});
-		wait_until(
-			sub {
-				$node->safe_psql('postgres',
-					q{SELECT injection_points_wakeup(wait_event) FROM pg_stat_activity WHERE wait_event = 'lazydrop-removal'}
-				);
-				my $stats = stats($node);
-				return $stats->{pending_relations} +
-				  $stats->{pending_databases} == 0;
-			}) or die 'something stays pending on ' . $node->name;
-	}
-	return;
-}
+# Where the workers come to a drop, and stop.
+my $held = 'lazydrop-removal';
 
 sub path_of
 {
@@ -72,9 +45,8 @@ sub path_of
 # --- tablespaces ----------------------------------------------------------------------------
 
 {
-	hold_workers();
-	$primary->safe_psql('postgres', $_)
-	  foreach (
+	hold_workers($held);
+	on_primary(
 		q{CREATE TABLESPACE ts LOCATION ''},
 		'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a',
 		'CREATE DATABASE d TABLESPACE ts');
@@ -82,30 +54,29 @@ sub path_of
 		q{SELECT oid FROM pg_tablespace WHERE spcname = 'ts'});
 	my $path = path_of('postgres', 't');
 	$primary->safe_psql('postgres', 'DROP TABLE t');
-	workers_are_held();
+	workers_are_at($held);
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	cmp_ok(scalar(relation_files($_, $path)),
 		'>', 0, 'files of a table are pending on ' . $_->name)
 	  foreach @nodes;
 	my $offset = -s $standby->logfile;
 	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
 	pass('DROP TABLESPACE right after its last table');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	ok( !-e $_->data_dir . "/pg_tblspc/$oid",
 		'the directory is gone on ' . $_->name) foreach @nodes;
 	unlike(
 		slurp_file($standby->logfile, $offset),
 		qr/could not remove|could not be removed/,
 		'without a complaint in replay');
-	release_workers();
+	release_workers($held);
 
 	# Nothing of the database is left for a checkpoint to clear away.
-	$primary->safe_psql('postgres', $_)
-	  foreach (
+	on_primary(
 		q{CREATE TABLESPACE ts LOCATION ''},
 		'CREATE DATABASE d TABLESPACE ts');
-	hold_workers();
+	hold_workers($held);
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
 	$offset = -s $primary->logfile;
 	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
@@ -114,7 +85,7 @@ sub path_of
 		qr/checkpoint starting/,
 		'DROP TABLESPACE right after its last database, without a checkpoint'
 	);
-	release_workers();
+	release_workers($held);
 }
 
 # Replay waits for the barrier that comes before the directory is removed.
@@ -122,7 +93,7 @@ SKIP:
 {
 	skip 'no SIGSTOP on this platform', 1 if $windows_os;
 	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	my $session = $standby->background_psql('postgres');
 	my $pid = $session->query_safe('SELECT pg_backend_pid()');
 	kill('STOP', $pid) == 1 or die "could not stop $pid: $!";
@@ -148,7 +119,7 @@ SKIP:
 		't',
 		'the minimum recovery point is past the record before the directory goes'
 	);
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 }
 
 # --- copies of databases ----------------------------------------------------------------------
@@ -159,15 +130,15 @@ SKIP:
 	$primary->safe_psql('source',
 		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
 	$primary->safe_psql('source', 'CREATE TABLE u AS SELECT 1 AS a');
-	$primary->wait_for_replay_catchup($standby);
-	hold_workers();
+	catch_up();
+	hold_workers($held);
 	my $path = path_of('source', 't');
 	add_segments($_, $path, 2, MB) foreach @nodes;
 	$primary->safe_psql('source', 'DROP TABLE t');
-	workers_are_held();
+	workers_are_at($held);
 	$primary->safe_psql('postgres',
 		'CREATE DATABASE copy TEMPLATE source STRATEGY file_copy');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'copy'});
 	my $copy = $path =~ s{^base/[0-9]+}{base/$oid}r;
@@ -179,7 +150,7 @@ SKIP:
 		is($node->safe_psql('copy', 'SELECT a FROM u'),
 			1, 'one that lives is on ' . $node->name);
 	}
-	release_workers();
+	release_workers($held);
 }
 
 sub has_all_rows
@@ -196,7 +167,7 @@ sub has_all_rows
 {
 	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
 	$primary->safe_psql('postgres', 'CREATE DATABASE moving');
-	hold_workers();
+	hold_workers($held);
 	$primary->safe_psql('moving', 'CREATE TABLE u AS SELECT 0 AS a');
 	foreach my $round (1 .. 3)
 	{
@@ -213,14 +184,14 @@ sub has_all_rows
 
 	# A table is moved back into the directory that is to be removed.
 	$primary->safe_psql('moving', 'ALTER TABLE u SET TABLESPACE pg_default');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	has_all_rows($_, 'a database moved there and back on ' . $_->name)
 	  foreach @nodes;
-	release_workers();
+	release_workers($held);
 	$primary->safe_psql('postgres', 'CHECKPOINT');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	$_->restart foreach @nodes;
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	has_all_rows($_, 'and after a restart of ' . $_->name) foreach @nodes;
 }
 
@@ -235,19 +206,19 @@ foreach my $node (@nodes)
 		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
 	$primary->safe_psql('postgres', 'CREATE DATABASE d');
 	$primary->safe_psql('postgres', 'CHECKPOINT');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	$standby->safe_psql('postgres', 'CHECKPOINT');
 	my $path = path_of('postgres', 't');
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	add_segments($node, $path, 2, MB);
-	hold_workers();
+	hold_workers($held);
 	my $session = $node->background_psql('postgres');
 	$session->query_safe(q{SELECT pg_backup_start('in the middle', true)});
 	$primary->safe_psql('postgres', 'DROP TABLE t');
-	workers_are_held();
+	workers_are_at($held);
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	my $backup = "middle_$name";
 	my $to = $primary->backup_dir . "/$backup";
 	mkdir $primary->backup_dir;
@@ -264,7 +235,7 @@ foreach my $node (@nodes)
 	append_to_file("$to/backup_label", "$label\n");
 	cmp_ok(scalar(grep { -e "$to/$_" } relation_files($node, $path)),
 		'>', 0, "a backup of $name has the files");
-	release_workers();
+	release_workers($held);
 
 	my $restored = PostgreSQL::Test::Cluster->new("restored_from_$name");
 	$restored->init_from_backup($primary, $backup, has_streaming => 1);
@@ -287,8 +258,7 @@ foreach my $node (@nodes)
 # primary, which has something pending as well and whose drop no other server has seen, is
 # rewound.
 {
-	$primary->safe_psql('postgres', $_)
-	  foreach (
+	on_primary(
 		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a',
 		'CREATE UNLOGGED TABLE u AS SELECT generate_series(1, 1000) AS a',
 		'CREATE TABLE v AS SELECT generate_series(1, 1000) AS a',
@@ -297,13 +267,13 @@ foreach my $node (@nodes)
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	my %path = map { $_ => path_of('postgres', $_) } qw(t u v);
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	add_segments($standby, $path{t}, 2, 40 * MB);
-	hold_workers();
+	hold_workers($held);
 	$primary->safe_psql('postgres', 'DROP TABLE t, u');
-	workers_are_held();
+	workers_are_at($held);
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
-	$primary->wait_for_replay_catchup($standby);
+	catch_up();
 	$standby->promote;
 	is_deeply(
 		[
@@ -312,7 +282,7 @@ foreach my $node (@nodes)
 		],
 		[],
 		'promotion leaves no name of what is pending');
-	release($standby, 'lazydrop-removal');
+	release($standby, $held);
 	is($standby->safe_psql('postgres', 'SELECT count(*) FROM w'),
 		0, 'and resets the unlogged table that lives');
 	is($standby->safe_psql('postgres', 'SELECT count(*) FROM v'),
@@ -325,7 +295,7 @@ foreach my $node (@nodes)
 	$primary->reload;
 	$primary->poll_query_until('postgres',
 		q{SELECT current_setting('lazydrop.removal_rate') = '1MB'});
-	release($primary, 'lazydrop-removal');
+	release($primary, $held);
 	$primary->safe_psql('postgres', 'DROP TABLE v');
 	$primary->stop('fast');
 	is_deeply([ map { relation_files($primary, $_) } values %path ],
@@ -361,13 +331,13 @@ SKIP:
 	$node->safe_psql('postgres', 'CREATE DATABASE d');
 	my $oid = $node->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
-	hold_at($node, 'lazydrop-removal');
+	hold_at($node, $held);
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	wait_for_wait($node, $held, 'lazy drop worker');
 	my $directory = $node->data_dir . "/base/$oid";
 	chmod 0, $directory or die "could not change mode of $directory: $!";
 	my $offset = -s $node->logfile;
-	release($node, 'lazydrop-removal');
+	release($node, $held);
 	$node->wait_for_log(qr/WARNING: .*could not read directory/, $offset);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	ok(-e $directory, 'a directory that cannot be read is there');

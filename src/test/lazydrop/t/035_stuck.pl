@@ -8,8 +8,10 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropPair qw(start_pair on_primary catch_up workers_are_at);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait relation_files add_segments database_directories need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait relation_files add_segments
+  database_directories need_injection_points stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -18,16 +20,10 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my ($primary, $standby) = start_quiet_pair(
+my ($primary, $standby) = start_pair(
 	'fsync' => 'on',
 	'wal_keep_size' => '1GB');
 my @nodes = ($primary, $standby);
-
-sub run_on_primary
-{
-	$primary->safe_psql('postgres', $_) foreach @_;
-	return;
-}
 
 # --- a set without room for anything else -------------------------------------------------
 
@@ -35,48 +31,47 @@ sub run_on_primary
 $standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
 $standby->restart;
 hold_at($standby, 'lazydrop-step');
-run_on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
-$primary->wait_for_replay_catchup($standby);
+on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
+catch_up();
 wait_for_wait($standby, 'lazydrop-step', 'lazy drop worker');
-run_on_primary('CHECKPOINT');
-$primary->wait_for_replay_catchup($standby);
+on_primary('CHECKPOINT');
+catch_up();
 $standby->safe_psql('postgres', 'CHECKPOINT');
 is(stats($standby)->{pending_files}, 0, 'nothing is left but the entry');
 mkdir $standby->data_dir . '/base/90000'
   or die "could not make a directory: $!";
-run_on_primary('CREATE DATABASE copied OID 90000 STRATEGY file_copy');
+on_primary('CREATE DATABASE copied OID 90000 STRATEGY file_copy');
 wait_for_wait($standby, 'LazyDropReuse', 'startup');
 pass('replay waits for room, and is not busy meanwhile');
 release($standby, 'lazydrop-step');
-$primary->wait_for_replay_catchup($standby);
+catch_up();
 is($standby->safe_psql('copied', 'SELECT 1'), 1, 'and then goes on');
 $standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 16384');
 $standby->restart;
 
 # --- a table -----------------------------------------------------------------------------
 
-run_on_primary(q{CREATE TABLESPACE ts LOCATION ''},
+on_primary(q{CREATE TABLESPACE ts LOCATION ''},
 	'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a');
 my $path =
   $primary->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
-$primary->wait_for_replay_catchup($standby);
+catch_up();
 foreach my $node (@nodes)
 {
 	add_segments($node, $path, 2, 40 * MB);
 	hold_at($node, 'lazydrop-step');
 }
-run_on_primary('DROP TABLE t');
-$primary->wait_for_replay_catchup($standby);
-wait_for_wait($_, 'lazydrop-step', 'lazy drop worker') foreach @nodes;
+on_primary('DROP TABLE t');
+workers_are_at('lazydrop-step');
 
 # --- on the primary --------------------------------------------------------------------
 
-run_on_primary('CHECKPOINT');
+on_primary('CHECKPOINT');
 is_deeply([ relation_files($primary, $path) ],
 	[], 'a checkpoint leaves no name of what the worker is at');
-run_on_primary('DROP TABLESPACE ts');
+on_primary('DROP TABLESPACE ts');
 pass('so does DROP TABLESPACE');
-$primary->wait_for_replay_catchup($standby);
+catch_up();
 is_deeply([ relation_files($standby, $path) ], [], 'and its replay');
 is(stats($primary)->{pending_relations},
 	1, 'the entry stays, and keeps the name from coming back');
@@ -85,11 +80,11 @@ wait_for_nothing($primary);
 
 # Somebody who creates a database under an OID that the worker is at.
 {
-	run_on_primary('CREATE DATABASE d');
+	on_primary('CREATE DATABASE d');
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	hold_at($primary, 'lazydrop-step');
-	run_on_primary('DROP DATABASE d');
+	on_primary('DROP DATABASE d');
 	wait_for_wait($primary, 'lazydrop-step', 'lazy drop worker');
 	my $creator = $primary->background_psql('postgres');
 	$creator->query_until(qr/begun/,
@@ -109,15 +104,15 @@ wait_for_nothing($primary);
 # Between two steps, the worker is in nobody's way.  What it was at is settled, the name
 # comes back, and another name has taken the entry by the time that it goes on.
 {
-	run_on_primary('CREATE DATABASE g');
+	on_primary('CREATE DATABASE g');
 	my $oid = $primary->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'g'});
 	hold_at($primary, 'lazydrop-removal-step');
-	run_on_primary('DROP DATABASE g');
+	on_primary('DROP DATABASE g');
 	wait_for_wait($primary, 'lazydrop-removal-step', 'lazy drop worker');
-	run_on_primary("CREATE DATABASE g OID $oid");
+	on_primary("CREATE DATABASE g OID $oid");
 	$primary->safe_psql('g', 'CREATE TABLE t AS SELECT 1 AS a');
-	run_on_primary('CREATE TABLE x AS SELECT 1 AS a', 'DROP TABLE x');
+	on_primary('CREATE TABLE x AS SELECT 1 AS a', 'DROP TABLE x');
 	is(stats($primary)->{pending_relations}, 1, 'another entry is pending');
 	release($primary, 'lazydrop-removal-step');
 	wait_for_nothing($primary);
@@ -128,13 +123,12 @@ wait_for_nothing($primary);
 
 # --- promotion -----------------------------------------------------------------------------
 
-$primary->wait_for_replay_catchup($standby);
-run_on_primary('CREATE UNLOGGED TABLE u AS SELECT 1 AS a',
-	'CREATE DATABASE f');
+catch_up();
+on_primary('CREATE UNLOGGED TABLE u AS SELECT 1 AS a', 'CREATE DATABASE f');
 my $oid = $primary->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname = 'f'});
-run_on_primary('DROP DATABASE f');
-$primary->wait_for_replay_catchup($standby);
+on_primary('DROP DATABASE f');
+catch_up();
 $standby->promote;
 is_deeply([ database_directories($standby, $oid) ],
 	[], 'promotion does not wait for the worker');

@@ -10,7 +10,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at add_segments hidden_files orphaned_files need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing hold_at add_segments hidden_files orphaned_files nothing_is_left need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -134,7 +134,8 @@ my %path;
 foreach my $database ('postgres', 'd', 'early_d')
 {
 	my $sql = '';
-	foreach my $name (qw(early late last kept old early_u late_u last_u kept_u))
+	foreach
+	  my $name (qw(early late last kept old early_u late_u last_u kept_u))
 	{
 		my $unlogged = $name =~ /_u$/ ? 'UNLOGGED' : '';
 		$sql .= qq{
@@ -152,11 +153,12 @@ foreach my $database ('postgres', 'd', 'early_d')
 	$path{$database} = \%paths;
 }
 my @large = (
-	map { my $name = $_; map { $path{postgres}{"${name}_$_"} } @spaces }
-	  qw(early late last));
-my @large_in_databases = (
-	$path{d}{late_pg_default}, $path{d}{late_ts1},
-	$path{early_d}{early_ts2});
+	map {
+		my $name = $_;
+		map { $path{postgres}{"${name}_$_"} } @spaces
+	} qw(early late last));
+my @large_in_databases =
+  ($path{d}{late_pg_default}, $path{d}{late_ts1}, $path{early_d}{early_ts2});
 run_on_primary('postgres', 'CHECKPOINT');
 wait_for_standbys();
 foreach my $node (@standbys)
@@ -192,12 +194,12 @@ run_on_primary('postgres',
 	'INSERT INTO kept_pg_default SELECT i, i FROM generate_series(1001, 20000) AS i'
 );
 wait_for_standbys();
+
 foreach my $node (@standbys)
 {
 	my $redo = control_data($node, "Latest checkpoint's REDO location");
-	is( $primary->safe_psql('postgres', "SELECT '$redo'::pg_lsn <= '$lsn'"),
-		't',
-		'the last restartpoint of ' . $node->name);
+	is($primary->safe_psql('postgres', "SELECT '$redo'::pg_lsn <= '$lsn'"),
+		't', 'the last restartpoint of ' . $node->name);
 }
 
 # Not what is in directories of databases: those are not measured until they are removed.
@@ -236,24 +238,16 @@ sub nothing_is_lost
 	return;
 }
 
-# What has been dropped is gone after a while, and nothing else.
-sub nothing_is_left
-{
-	my ($node, $what) = @_;
-	wait_for_nothing($node);
-	$node->safe_psql('postgres', 'CHECKPOINT');
-	is_deeply([ hidden_files($node), orphaned_files($node) ],
-		[], "$what: nothing is left");
-	return;
-}
-
 # None of the large files has been removed, but perhaps small ones.
 sub large_files_are_pending
 {
 	my ($node, $before, $what) = @_;
 	my $after = stats($node);
 	my $size = $segment_size{ $node->name };
-	cmp_ok($after->{pending_bytes}, '>', $before->{pending_bytes} - $size,
+	cmp_ok(
+		$after->{pending_bytes},
+		'>',
+		$before->{pending_bytes} - $size,
 		"$what: files are still pending");
 	cmp_ok($after->{bytes_removed} - $before->{bytes_removed},
 		'<', $size, "$what: and not removed");
@@ -271,9 +265,8 @@ sub promote
 	large_files_are_pending($node, $before, $what);
 	is_deeply([ orphaned_files($node) ],
 		[], "$what: nor are they there under their names");
-	is( control_data($node, "Latest checkpoint's TimeLineID"),
-		1,
-		"$what: it has not made a checkpoint");
+	is(control_data($node, "Latest checkpoint's TimeLineID"),
+		1, "$what: it has not made a checkpoint");
 	return;
 }
 
@@ -301,9 +294,7 @@ sub promote
 	promote($node);
 	nothing_is_lost($node, 'promotion');
 	drop_tables('old');
-	run_on_primary(
-		'postgres',
-		'CHECKPOINT',
+	run_on_primary('postgres', 'CHECKPOINT',
 		'INSERT INTO kept_ts1 SELECT i, i FROM generate_series(1001, 1100) AS i'
 	);
 	$primary->stop('immediate');
@@ -314,9 +305,8 @@ sub promote
 			'--target-pgdata' => $primary->data_dir
 		],
 		'pg_rewind');
-	is( control_data($node, "Latest checkpoint's TimeLineID"),
-		1,
-		'from a server that has not made a checkpoint');
+	is(control_data($node, "Latest checkpoint's TimeLineID"),
+		1, 'from a server that has not made a checkpoint');
 	is_deeply([ hidden_files($primary) ], [], 'copies no hidden files');
 	$primary->set_standby_mode();
 	$primary->enable_streaming($node);
@@ -328,6 +318,7 @@ sub promote
 	wait_for_nothing($primary);
 	is_deeply([ hidden_files($primary), orphaned_files($primary) ],
 		[], 'nor any that no relation has');
+
 	foreach my $space (@spaces)
 	{
 		is( $primary->safe_psql(

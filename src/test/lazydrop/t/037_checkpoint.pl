@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments hidden_files orphaned_files database_directories need_injection_points start_quiet_node);
+  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments hidden_files orphaned_files nothing_is_left database_directories need_injection_points start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -69,16 +69,6 @@ sub crash
 	return;
 }
 
-# Nothing pending, hidden, or left behind.
-sub nothing_is_left
-{
-	my ($what) = @_;
-	wait_for_nothing($node);
-	run('CHECKPOINT');
-	is_deeply([ hidden_files($node), orphaned_files($node) ], [], $what);
-	return;
-}
-
 # --- a checkpoint's duties -------------------------------------------------------------------
 
 # While it is at the files of many relations, one step at a time, the configuration
@@ -88,7 +78,8 @@ sub nothing_is_left
 	run(join(';', map { "CREATE TABLE $_ AS SELECT 1 AS a" } @tables));
 	foreach my $path (
 		split /\n/,
-		$node->safe_psql('postgres',
+		$node->safe_psql(
+			'postgres',
 			q{SELECT pg_relation_filepath(oid) FROM pg_class WHERE relname ~ '^t[0-9]+$'}
 		))
 	{
@@ -167,7 +158,7 @@ sub nothing_is_left
 	release($node, 'lazydrop-removal');
 	$node->append_conf('postgresql.conf', 'archive_timeout = 0');
 	$node->reload;
-	nothing_is_left('the worker removes the rest');
+	nothing_is_left($node, 'when the worker has removed the rest');
 }
 
 # --- 200 GB -----------------------------------------------------------------------------------
@@ -199,11 +190,10 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	cmp_ok($stats->{bytes_removed} - $before->{bytes_removed},
 		'<', GB, 'and not removed');
 	my @hidden = hidden_files($node);
-	is(scalar(grep { -f "$data/$_" } @hidden),
-		200, 'large files are hidden');
+	is(scalar(grep { -f "$data/$_" } @hidden), 200, 'large files are hidden');
 	is( scalar(
-			grep { ((stat("$data/$_/PG_VERSION"))[1] // 0) == $inode } @hidden
-		),
+			grep { ((stat("$data/$_/PG_VERSION"))[1] // 0) == $inode }
+			  @hidden),
 		1,
 		'and the directory of a database');
 	is(scalar(@hidden), 201, 'and nothing else');
@@ -216,7 +206,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	if ($end eq 'worker')
 	{
 		release($node, 'lazydrop-removal');
-		nothing_is_left('the worker removes them');
+		nothing_is_left($node, 'when the worker has removed them');
 		is_deeply([ glob("'$data'/base/pgsql_tmp/*") ],
 			[], 'and the directory is empty');
 	}
@@ -224,7 +214,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	{
 		crash();
 		is_deeply([ hidden_files($node) ], [], 'nor is there after a crash');
-		nothing_is_left('nothing is left after a crash');
+		nothing_is_left($node, 'after a crash');
 	}
 	else
 	{
@@ -239,7 +229,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 			[], 'nothing is left after a shutdown');
 		$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 0');
 		$node->start;
-		nothing_is_left('nor after a restart');
+		nothing_is_left($node, 'after a restart');
 	}
 }
 
@@ -264,7 +254,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	pass('a second checkpoint has it removed at once');
 	$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 0');
 	$node->reload;
-	nothing_is_left('and nothing is left');
+	nothing_is_left($node, 'in the end');
 }
 
 # --- the first segment ------------------------------------------------------------------------
@@ -282,16 +272,20 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	run('DROP TABLE u');
 	release($node, 'lazydrop-checkpoint');
 	wait_for_wait($node, 'lazydrop-checkpoint-end', 'checkpointer');
+
 	foreach my $name (qw(t u))
 	{
-		is_deeply([ relation_files($node, $path{$name}) ],
-			[ $path{$name} ], "a checkpoint keeps the first segment of $name");
+		is_deeply(
+			[ relation_files($node, $path{$name}) ],
+			[ $path{$name} ],
+			"a checkpoint keeps the first segment of $name");
 		is(-s "$data/$path{$name}", 0, 'and it is empty');
 	}
 	is(scalar(hidden_files($node)), 6, 'all of them are hidden');
 	release($node, 'lazydrop-checkpoint-end');
 	$checkpoint->quit;
-	is_deeply([ map { relation_files($node, $path{$_}) } qw(t u) ],
+	is_deeply(
+		[ map { relation_files($node, $path{$_}) } qw(t u) ],
 		[ $path{u} ],
 		'one that was dropped before the checkpoint is unlinked');
 	run('CHECKPOINT');
@@ -299,7 +293,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 		[], 'the other one by the next');
 	is(scalar(hidden_files($node)), 6, 'and no hidden file');
 	release($node, 'lazydrop-removal');
-	nothing_is_left('the worker removes the hidden files');
+	nothing_is_left($node, 'when the worker has removed the hidden files');
 }
 
 # --- DROP TABLESPACE --------------------------------------------------------------------------
@@ -321,7 +315,8 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	run('DROP TABLESPACE ts2');
 	note sprintf('DROP TABLESPACE took %.3f s', time() - $began);
 	my $after = stats($node);
-	cmp_ok($after->{pending_bytes}, '>=', 200 * GB,
+	cmp_ok($after->{pending_bytes},
+		'>=', 200 * GB,
 		'DROP TABLESPACE does not wait for files of another one');
 	cmp_ok($after->{bytes_removed} - $before->{bytes_removed},
 		'<', GB, 'nor removes them');
@@ -334,7 +329,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 		'it removes what is hidden in its tablespace');
 	is(stats($node)->{pending_bytes}, 0, 'and nothing is pending');
 	release($node, 'lazydrop-removal');
-	nothing_is_left('nor left');
+	nothing_is_left($node, 'in the end');
 }
 
 # --- a backup ---------------------------------------------------------------------------------
@@ -353,7 +348,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	is_deeply([ orphaned_files($restored) ], [], 'nor any others');
 	$restored->stop;
 	release($node, 'lazydrop-removal');
-	nothing_is_left('the server removes them');
+	nothing_is_left($node, 'when the server has removed them');
 	run('DROP TABLESPACE ts');
 }
 
@@ -377,7 +372,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 		"a file\n", 'and what is in the way is left alone');
 	unlink "$data/base/pgsql_tmp";
 	release($node, 'lazydrop-removal');
-	nothing_is_left('nothing is left');
+	nothing_is_left($node, 'in the end');
 }
 
 $node->stop;

@@ -1,0 +1,423 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# A worker that is stopped (SIGSTOP) in its pass, in a removal, between two steps of one, or
+# when it is idle; and a dropper that is stopped between its commit and the moment when it
+# hands its files over.  On a primary and on a standby: where the server waits, it is shown
+# for what; where stock PostgreSQL does the same, that is shown, too, if LAZYDROP_STOCK names
+# an installation of it.
+#
+# LAZYDROP_TORTURE_SECONDS, when it is more than two rounds take, is twice as long as the idle
+# worker stays stopped.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use LazyDropPair
+  qw(start_pair on_primary catch_up checkpoints all_stats changed workers_are_at keep_rows
+  kept_rows is_intact storm);
+use LazyDropUtils
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until stop_process
+  continue_process database_directories need_injection_points wait_for_nothing);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+need_injection_points();
+plan skip_all => 'no SIGSTOP on this platform' if $windows_os;
+
+my $seconds = ($ENV{LAZYDROP_TORTURE_SECONDS} || 0) / 2;
+my $held = 'lazydrop-worker';
+my $stock = $ENV{LAZYDROP_STOCK};
+note 'LAZYDROP_STOCK names no installation, so nothing is compared with stock'
+  unless defined $stock;
+
+my ($primary, $standby) = start_pair(
+	'lazydrop.max_pending' => '64',
+	'log_checkpoints' => 'on');
+my @nodes = ($primary, $standby);
+keep_rows(1000);
+
+# --- a worker that is stopped in the middle of its pass -----------------------------------
+
+# It owns all that is in a full set, on both servers.  Whoever is about to create
+# something under such a name takes it over after a second, and droppers do after ten.
+# Until then they do as stock does.
+{
+	my $what = 'stopped in a pass';
+	on_primary(
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE DATABASE again OID 90000 TABLESPACE ts',
+		"BEGIN;\n"
+		  . join('', map { "CREATE TABLE small$_ (a int);\n" } 1 .. 61)
+		  . 'COMMIT');
+	catch_up();
+	hold_at($_, $held) foreach @nodes;
+	on_primary('DROP DATABASE again',
+		'DROP TABLE ' . join(', ', map { "small$_" } 1 .. 61));
+	workers_are_at($held);
+
+	# The primary buries the database wherever it may have buffers.
+	is(stats($primary)->{pending_databases},
+		2, "$what: two directories on the primary");
+	is(stats($standby)->{pending_databases},
+		1, "$what: of which the standby had one");
+	on_primary('CREATE TABLE small62 AS SELECT 1', 'DROP TABLE small62');
+	catch_up();
+	hold_at($_, 'lazydrop-pass') foreach @nodes;
+	my $owned_after = time();
+	release($_, $held) foreach @nodes;
+	workers_are_at('lazydrop-pass');
+	my @workers = map { stop_process(stats($_)->{worker_pid}) } @nodes;
+	release($_, 'lazydrop-pass') foreach @nodes;
+
+	my $fallbacks = all_stats();
+	storm(1, 10, $what);
+	foreach my $node (@nodes)
+	{
+		my $n = changed($fallbacks, $node, 'sync_fallbacks');
+		if (time() - $owned_after < 10)
+		{
+			cmp_ok($n, '>=', 9,
+				"$what: drops are done as in stock on " . $node->name);
+		}
+		else
+		{
+			note "too late to see drops done as in stock: $n";
+		}
+	}
+	checkpoints($what);
+
+	on_primary('CREATE DATABASE again OID 90000 TABLESPACE ts');
+	$primary->safe_psql('again',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	catch_up();
+	pass("$what: a name comes back");
+
+	# The creator has made room for two entries, so that single drops go on with
+	# these; but there is no room for 60 before droppers take the rest over.
+	my $buried = all_stats();
+	my $tries = 0;
+	my $taken_over = sub {
+		return !grep { changed($buried, $_, 'buried_relations') < 60 } @nodes;
+	};
+	while (!$taken_over->()
+		&& $tries++ < 2 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		on_primary(
+			"BEGIN;\n"
+			  . join('', map { "CREATE TABLE small$_ (a int);\n" } 1 .. 60)
+			  . 'COMMIT',
+			'DROP TABLE ' . join(', ', map { "small$_" } 1 .. 60));
+		catch_up();
+		usleep(500_000);
+	}
+	ok($taken_over->(), "$what: droppers take over, after a while");
+	cmp_ok(time() - $owned_after, '>=', 10, "$what: but not before");
+	checkpoints("$what, and taken over");
+
+	continue_process($_) foreach @workers;
+	wait_for_nothing(@nodes);
+	is_intact("$what, and continued", 1);
+	foreach my $node (@nodes)
+	{
+		$node->safe_psql('again',
+			'CREATE EXTENSION IF NOT EXISTS pg_buffercache')
+		  if $node == $primary;
+		catch_up();
+		$node->safe_psql('again',
+			q{SELECT pg_buffercache_evict_relation('t')});
+		is($node->safe_psql('again', 'SELECT count(*), sum(a) FROM t'),
+			'1000|500500',
+			"$what: what came back is intact on " . $node->name);
+	}
+	on_primary('DROP DATABASE again', 'DROP TABLESPACE ts');
+	wait_for_nothing(@nodes);
+}
+
+# --- a worker that is stopped between two steps of a removal, and within one ------------
+
+# Between two steps, it is in nobody's way.  Within one, the name does not come back, and
+# nothing else waits; but replay is one process, and so all that comes after that waits.
+# A checkpoint is not held up.
+foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
+{
+	my $what = "stopped at $point";
+	my $within = $point eq 'lazydrop-step';
+	on_primary(q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE DATABASE again OID 90000 TABLESPACE ts');
+	catch_up();
+	my @where = $within ? ($standby) : @nodes;
+	hold_at($_, $point) foreach @where;
+	on_primary('DROP DATABASE again');
+	catch_up();
+	wait_for_wait($_, $point, 'lazy drop worker') foreach @where;
+	my @workers = map { stop_process(stats($_)->{worker_pid}) } @where;
+	release($_, $point) foreach @where;
+
+	on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
+	catch_up();
+	checkpoints($what);
+	is_deeply([ map { database_directories($_, 90000) } @nodes ],
+		[], "$what: checkpoints leave no name of what it was at");
+	on_primary('CHECKPOINT', 'CREATE TABLE t AS SELECT 1 AS a',
+		'DROP TABLE t');
+	on_primary('CREATE DATABASE again OID 90000 TABLESPACE ts');
+	$primary->safe_psql('again',
+		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+	keep_rows(1);
+
+	if ($within)
+	{
+		wait_for_wait($standby, 'LazyDropReuse', 'startup');
+		is( $standby->safe_psql('postgres', 'SELECT count(*) FROM kept'),
+			kept_rows() - 1,
+			"$what: replay waits to create the database");
+		my $offset = -s $standby->logfile;
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+		like(
+			slurp_file($standby->logfile, $offset),
+			qr/restartpoint complete/,
+			"$what: which a restartpoint does not");
+	}
+	else
+	{
+		catch_up();
+		pass("$what: a name comes back");
+	}
+	continue_process($_) foreach @workers;
+	catch_up();
+	wait_for_nothing(@nodes);
+	is_intact("$what, and continued", 1);
+	is($_->safe_psql('again', 'SELECT count(*), sum(a) FROM t'),
+		'1000|500500', "$what: what came back is intact on " . $_->name)
+	  foreach @nodes;
+	on_primary('DROP DATABASE again', 'DROP TABLESPACE ts');
+	wait_for_nothing(@nodes);
+}
+
+# --- a dropper that is stopped -----------------------------------------------------------
+
+# Between its commit and the moment when it hands its files over, a checkpoint waits for
+# it: for a session, or the startup process.  So does who drops the tablespace.  Nobody
+# else does.
+foreach my $node (@nodes)
+{
+	my $what = 'a dropper that is stopped on ' . $node->name;
+	on_primary(q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE TABLE t TABLESPACE ts AS SELECT 1 AS a');
+	checkpoints($what);
+	on_primary('CHECKPOINT');
+	catch_up();
+	hold_at($node, 'lazydrop-buried');
+	my $session = $primary->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
+	wait_for_wait($node, 'lazydrop-buried');
+	my $pid = stop_process(
+		$node->safe_psql(
+			'postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'lazydrop-buried'}
+		));
+	release($node, 'lazydrop-buried');
+	my $checkpoint = $node->background_psql('postgres');
+	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+	wait_for_wait($node, 'LazyDropCheckpoint', 'checkpointer');
+	pass("$what: a checkpoint waits");
+	my $settler;
+
+	if ($node == $primary)
+	{
+		$settler = $primary->background_psql('postgres');
+		$settler->query_until(qr/begun/,
+			"\\echo begun\nDROP TABLESPACE ts;\n");
+		wait_for_wait($primary, 'LazyDropSettle', 'client backend');
+		pass("$what: DROP TABLESPACE waits");
+	}
+	on_primary('CREATE TABLE u AS SELECT 1 AS a', 'DROP TABLE u');
+	pass("$what: others do not");
+	continue_process($pid);
+	ok($_->quit, "$what: and then goes on")
+	  foreach ($session, $checkpoint, $settler // ());
+	on_primary('DROP TABLESPACE ts') unless $settler;
+	catch_up();
+	wait_for_nothing(@nodes);
+}
+
+# --- a worker that is stopped, and a shutdown ----------------------------------------------
+
+# A fast shutdown waits for any process that is stopped.
+sub shutdown_waits_for
+{
+	my ($node, $pid, $what) = @_;
+	my $offset = -s $node->logfile;
+	stop_process($pid);
+	$node->command_ok(
+		[
+			'pg_ctl', '--no-wait',
+			'--mode' => 'fast',
+			'--pgdata' => $node->data_dir,
+			'stop'
+		],
+		"$what begins");
+	$node->wait_for_log(qr/aborting any active transactions/, $offset);
+	my $shutting_down = 0;
+	for (my $i = 0; $i < 100 && !$shutting_down; $i++)
+	{
+		usleep(10_000);
+		$shutting_down =
+		  slurp_file($node->logfile, $offset) =~ /LOG:  shutting down/;
+	}
+	ok(!$shutting_down, "$what waits for it");
+	continue_process($pid);
+	ok(wait_until(sub { !-e $node->data_dir . '/postmaster.pid' }),
+		"$what ends when it goes on");
+	$node->_update_pid(0);
+	$node->wait_for_log(qr/database system is shut down/, $offset);
+	pass("$what is complete then");
+	return;
+}
+
+# DROP DATABASE, and its replay, waits for any process that takes part in barriers; the
+# worker does not.
+sub drop_waits_for_bgwriter
+{
+	my ($node, $sql_node, $type, $what) = @_;
+	my $pid = stop_process(
+		$node->safe_psql(
+			'postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'}
+		));
+	$sql_node->safe_psql('postgres',
+		"CREATE TABLE x AS SELECT 1 AS a;\nDROP TABLE x");
+	$sql_node->wait_for_replay_catchup($node) if $node != $sql_node;
+	my $session = $sql_node->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+	wait_for_wait($node, 'ProcSignalBarrier', $type);
+	pass(
+		"$what waits for a background writer that is stopped, and DROP TABLE does not"
+	);
+	continue_process($pid);
+	ok($session->quit, "$what goes on when that does");
+	return;
+}
+
+{
+	my $what = 'stopped when idle';
+	wait_for_stats($_, q{(s->>'worker_pid') IS NOT NULL}) foreach @nodes;
+	my @workers = map { stop_process(stats($_)->{worker_pid}) } @nodes;
+	my $until = time() + $seconds;
+	do
+	{
+		my $before = all_stats();
+		storm(2, 200, $what);
+		foreach my $node (@nodes)
+		{
+			is( changed($before, $node, 'buried_relations') +
+				  changed($before, $node, 'sync_fallbacks'),
+				400,
+				"$what: drops are counted on " . $node->name);
+			cmp_ok(stats($node)->{pending_relations},
+				'<=', 64,
+				"$what: not too many are pending on " . $node->name);
+		}
+		is_intact($what, 1);
+	} while (time() < $until);
+	on_primary(
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE TABLE t TABLESPACE ts AS SELECT 1 AS a',
+		'CREATE DATABASE d TABLESPACE ts',
+		'DROP TABLE t',
+		'DROP DATABASE d',
+		'DROP TABLESPACE ts',
+		'CREATE DATABASE d');
+	catch_up();
+	pass("$what: DROP DATABASE and DROP TABLESPACE go on, also in replay");
+
+	foreach my $node (@nodes)
+	{
+		drop_waits_for_bgwriter(
+			$node, $primary,
+			$node == $primary ? 'client backend' : 'startup',
+			'DROP DATABASE on ' . $node->name);
+		catch_up();
+		on_primary('CREATE DATABASE d');
+		catch_up();
+	}
+	is_intact($what, 1);
+
+	# So does who creates something under a name that is pending.
+	on_primary(
+		'CREATE DATABASE again OID 90000',
+		'DROP DATABASE again',
+		'CREATE TABLE t AS SELECT 1 AS a');
+	my $pid = stop_process(
+		$primary->safe_psql(
+			'postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'}
+		));
+	my $session = $primary->background_psql('postgres');
+	$session->query_until(qr/begun/,
+		"\\echo begun\nCREATE DATABASE again OID 90000;\n");
+	wait_for_wait($primary, 'ProcSignalBarrier', 'client backend');
+	pass(
+		"$what: CREATE DATABASE of a pending OID waits for a background writer"
+	);
+	continue_process($pid);
+	ok($session->quit, "$what: and goes on when that does");
+	on_primary('DROP DATABASE again', 'DROP TABLE t');
+	catch_up();
+	continue_process($_) foreach @workers;
+	wait_for_nothing(@nodes);
+	stop_process(stats($_)->{worker_pid}) foreach @nodes;
+	on_primary(
+		'CREATE TABLE t AS SELECT 1 AS a',
+		'DROP TABLE t',
+		'DROP DATABASE d');
+	catch_up();
+	is(stats($_)->{pending_relations}, 1, "$what: pending on " . $_->name)
+	  foreach @nodes;
+	shutdown_waits_for(
+		$_,
+		stats($_)->{worker_pid},
+		"$what: a fast shutdown of " . $_->name) foreach reverse @nodes;
+
+	foreach my $node (@nodes)
+	{
+		$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 16384');
+		$node->start;
+	}
+	is_intact("$what, and restarted", 1);
+
+	# An immediate one ends what is stopped, too.
+	stop_process(stats($primary)->{worker_pid});
+	on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
+	$primary->stop('immediate');
+	$primary->start;
+	is_intact("$what, and an immediate shutdown", 1);
+}
+
+# The same with stock, for what is said above to be as in stock.
+SKIP:
+{
+	skip 'no installation of stock PostgreSQL', 6 unless defined $stock;
+	my $node =
+	  PostgreSQL::Test::Cluster->new('stock', install_path => $stock);
+	$node->init;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE DATABASE d');
+	drop_waits_for_bgwriter(
+		$node, $node,
+		'client backend',
+		'DROP DATABASE in stock');
+	shutdown_waits_for(
+		$node,
+		$node->safe_psql(
+			'postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'logical replication launcher'}
+		),
+		'stopped when idle: a fast shutdown of stock');
+}
+
+done_testing();

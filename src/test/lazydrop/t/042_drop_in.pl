@@ -1,14 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # The fork in the place of PostgreSQL itself, and PostgreSQL in the place of the fork:
-# on one data directory, after a clean stop and after a crash with entries pending; as
+# on one data directory, after a clean stop and after a crash with entries pending; and as
 # the standby of one another, with binaries swapped in the middle of replay, promotion
-# and pg_rewind; and with modules that were built for PostgreSQL.
+# and pg_rewind.
 #
 # LAZYDROP_STOCK names an installation of PostgreSQL ("stock") that was built from the
-# same source with the same options, the directory above its bin.  With
-# LAZYDROP_STOCK_BUILD, the directory in which it was built, contrib's own regression
-# tests are run, too, with stock's modules in a server of the fork.
+# same source with the same options, the directory above its bin.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +14,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at wait_for_wait wait_until relation_files add_segments database_directories start_as);
+  qw(stats wait_for_stats hold_at wait_for_wait wait_until wait_for_receipt relation_files
+  add_segments database_directories orphaned_files contents log_is_clean start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -30,8 +29,8 @@ die "there is no server in \"$stock/bin\"" unless -x "$stock/bin/postgres";
 use constant MB => 1024 * 1024;
 
 my $has_injection_points = ($ENV{enable_injection_points} // '') eq 'yes';
-my $stock_modules = pg_config($stock, 'pkglibdir');
-my $stock_share = pg_config($stock, 'sharedir');
+my ($stock_modules) =
+  run_command([ "$stock/bin/pg_config", '--pkglibdir' ]);
 
 # One configuration for both.  Nothing but a test's own doing makes a checkpoint, and the
 # worker does nothing until somebody needs it.
@@ -56,13 +55,6 @@ my %settings = (
 	'lazydrop.removal_rate' => '0',
 	'lazydrop.log_passes' => 'on');
 
-sub pg_config
-{
-	my ($install, $what) = @_;
-	my ($value, $err) = run_command([ "$install/bin/pg_config", "--$what" ]);
-	return $value;
-}
-
 # --- which binary ---------------------------------------------------------------------------
 
 sub command_of
@@ -73,85 +65,20 @@ sub command_of
 
 # --- what a node has -------------------------------------------------------------------------
 
-# All databases that can be connected to.
-sub databases
+# A prepared transaction has a table locked.
+sub contents_of
 {
-	my ($node) = @_;
-	return split /\n/, $node->safe_psql(
-		'postgres', q{
-		SELECT datname FROM pg_database
-		WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1});
+	my ($node, @except) = @_;
+	return contents($node, except => [ 'prepared', @except ]);
 }
 
-# For each table, some catalogs included, the number of its rows, and a checksum.  What
-# is unlogged is left out, and what a prepared transaction has locked.
-sub contents
+# On a primary, first segments wait for a checkpoint.
+sub no_file_is_left
 {
-	my ($node) = @_;
-	my %contents;
-	foreach my $database (databases($node))
-	{
-		my $lines = $node->safe_psql(
-			$database, q{
-			SELECT format('SELECT %L, count(*), sum(hashtextextended(t::text, 0)::numeric) FROM %s AS t',
-				oid::regclass, oid::regclass)
-			FROM pg_class
-			WHERE relkind IN ('r', 'm') AND relpersistence = 'p' AND relname <> 'prepared'
-				AND (oid >= 16384 OR oid IN ('pg_class'::regclass, 'pg_attribute'::regclass))
-			ORDER BY oid \gexec});
-		$contents{"$1 in $database"} = $2
-		  while $lines =~ /^([^|]+)\|(\d+\|.*)$/mg;
-	}
-	return \%contents;
-}
-
-# Files and directories that no catalog knows.  On a primary, first segments wait for a
-# checkpoint.
-sub orphans
-{
-	my ($node) = @_;
-	my $data = $node->data_dir;
+	my ($node, $what) = @_;
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	my %known = map { $_ => 1 } map {
-		split /\n/, $node->safe_psql(
-			$_, q{
-			SELECT pg_relation_filepath(oid) FROM pg_class
-			WHERE pg_relation_filepath(oid) IS NOT NULL})
-	} databases($node);
-	my %allowed = map { $_ => 1 } split /\n/,
-	  $node->safe_psql('postgres', 'SELECT oid FROM pg_database');
-	my %closed = map { $_ => 1 } split /\n/,
-	  $node->safe_psql('postgres',
-		'SELECT oid FROM pg_database WHERE NOT datallowconn');
-	my %tablespace = map { $_ => 1 } split /\n/,
-	  $node->safe_psql('postgres', 'SELECT oid FROM pg_tablespace');
-
-	my @orphans;
-	foreach my $path (
-		map { substr($_, length($data) + 1) } (
-			glob("'$data'/global/*"),
-			glob("'$data'/base/*"),
-			glob("'$data'/base/*/*"),
-			glob("'$data'/pg_tblspc/*"),
-			glob("'$data'/pg_tblspc/*/*/*"),
-			glob("'$data'/pg_tblspc/*/*/*/*")))
-	{
-		if ($path =~ m{^pg_tblspc/([0-9]+)$})
-		{
-			push @orphans, $path unless $tablespace{$1};
-		}
-		elsif ($path =~ m{^(base|pg_tblspc/.*)/([0-9]+)$} && -d "$data/$path")
-		{
-			push @orphans, $path unless $allowed{$2};
-		}
-		elsif ($path =~
-			m{^(.*?([^/]+)/(?:t[0-9]+_)?[0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$}
-		  )
-		{
-			push @orphans, $path unless $known{$1} || $closed{$2};
-		}
-	}
-	return \@orphans;
+	is_deeply([ orphaned_files($node) ], [], "$what: no file is left");
+	return;
 }
 
 # Cumulative statistics of the tables in "postgres", and when each kind of them was
@@ -188,16 +115,6 @@ sub io_statistics
 	return \%writes;
 }
 
-# Nothing of what a page written to a file that is gone, or lost, would have left there.
-sub log_is_clean
-{
-	my ($node) = @_;
-	unlike(
-		slurp_file($node->logfile),
-		qr/PANIC|TRAP|could not (open|read|fsync|write) file|invalid page in|corrupted statistics/,
-		'the log is clean on ' . $node->name);
-	return;
-}
 # --- something to drop ---------------------------------------------------------------------
 
 # What lives from beginning to end, and is written to all the time.
@@ -341,7 +258,7 @@ sub swap
 	$node->reload;
 	my ($paths, $oid) = create_what_goes($node);
 	my $before = drop_what_goes($node, $params{checkpoint});
-	my $contents = contents($node);
+	my $contents = contents_of($node);
 
 	if ($kind eq 'fork')
 	{
@@ -381,12 +298,12 @@ sub swap
 		[], "$what: what was dropped is gone");
 	is_deeply([ database_directories($node, $oid) ],
 		[], "$what: and the database");
-	is_deeply(contents($node), $contents, "$what: all else is there");
+	is_deeply(contents_of($node), $contents, "$what: all else is there");
 	is( $node->safe_psql('postgres', 'SELECT count(*) FROM u'),
 		$how eq 'fast' ? 1000 : 0,
 		"$what: and an unlogged table");
 	clean_up($node);
-	is_deeply(orphans($node), [], "$what: no file is left");
+	no_file_is_left($node, $what);
 	$node->safe_psql('postgres',
 		'TRUNCATE u; INSERT INTO u SELECT generate_series(1, 1000)');
 	$kind = $to;
@@ -480,7 +397,7 @@ SKIP:
 			INSERT INTO t SELECT generate_series(1, 1000);
 			CHECKPOINT;
 			INSERT INTO t SELECT generate_series(1001, 3000)});
-		my $contents = contents($node);
+		my $contents = contents_of($node, 'pg_database');
 		delete $contents->{$_} foreach grep { / in dying$/ } keys %$contents;
 		hold_at($node, "lazydrop-$point");
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
@@ -510,8 +427,9 @@ SKIP:
 			$committed ? '0|' : '1|-2',
 			"$what: " . ($committed ? 'it is gone' : 'it is invalid'));
 		$node->safe_psql('postgres', 'DROP DATABASE IF EXISTS dying');
-		is_deeply(contents($node), $contents, "$what: all else is there");
-		is_deeply(orphans($node), [], "$what: no file is left");
+		is_deeply(contents_of($node, 'pg_database'),
+			$contents, "$what: all else is there");
+		no_file_is_left($node, $what);
 		$node->stop;
 		start_as($node, 'fork');
 	}
@@ -659,17 +577,6 @@ sub end_storm
 	return;
 }
 
-# A standby has replayed what the primary has done until now.
-sub wait_for_replay
-{
-	my ($primary, $standby) = @_;
-	my $lsn = $primary->lsn('insert');
-	$standby->poll_query_until('postgres',
-		"SELECT pg_last_wal_replay_lsn() >= '$lsn'")
-	  or die $standby->name . " does not follow";
-	return;
-}
-
 sub wait_for_pending
 {
 	my ($node) = @_;
@@ -681,9 +588,9 @@ sub compare_nodes
 {
 	my ($primary, $standby, $what) = @_;
 	$primary->wait_for_replay_catchup($standby);
-	is_deeply(contents($standby), contents($primary), "$what: the same data");
-	is_deeply(orphans($_), [], "$what: no file is left on " . $_->name)
-	  foreach $primary, $standby;
+	is_deeply(contents_of($standby), contents_of($primary),
+		"$what: the same data");
+	no_file_is_left($_, "$what, " . $_->name) foreach $primary, $standby;
 	return;
 }
 
@@ -704,20 +611,20 @@ sub trade_places
 	{
 		my ($kind, $how) = @$step;
 		start_as($standby, $kind);
-		wait_for_replay($primary, $standby);
+		$primary->wait_for_replay_catchup($standby);
 		if ($kind eq 'fork')
 		{
 			# A restartpoint, and more.
 			wait_for_pending($standby);
 			$primary->safe_psql('postgres', 'CHECKPOINT');
-			wait_for_replay($primary, $standby);
+			$primary->wait_for_replay_catchup($standby);
 			my $waits = stats($standby)->{checkpoint_waits};
 			$standby->safe_psql('postgres', 'CHECKPOINT');
 			cmp_ok(stats($standby)->{checkpoint_waits},
 				'>', $waits, "$what: a restartpoint has files to remove");
 			wait_for_pending($standby);
 		}
-		wait_for_replay($primary, $standby);
+		$primary->wait_for_replay_catchup($standby);
 		$standby->stop($how) if $how ne '';
 	}
 
@@ -728,18 +635,16 @@ sub trade_places
 		"SELECT pg_current_wal_insert_lsn() > '$lsn'::pg_lsn + 1000000")
 	  or die 'there is no storm';
 	end_storm($storm, $what);
-	my $contents = contents($primary);
+	my $contents = contents_of($primary);
 	$lsn = $primary->lsn('flush');
-	$standby->poll_query_until('postgres',
-		"SELECT pg_last_wal_receive_lsn() >= '$lsn'")
-	  or die 'the standby did not receive all';
+	wait_for_receipt($standby, $lsn);
 	ok( $standby->safe_psql(
 			'postgres', "SELECT pg_last_wal_replay_lsn() < '$lsn'"),
 		"$what: not all is replayed when the standby is promoted");
 	$standby->promote;
-	is_deeply(contents($standby), $contents,
+	is_deeply(contents_of($standby), $contents,
 		"$what: promotion loses nothing");
-	is_deeply(orphans($standby), [], "$what: and leaves no file");
+	no_file_is_left($standby, "$what, after promotion");
 
 	# Both go on.  The old primary crashes; if it is the fork, with entries pending.
 	foreach ($primary, $standby)
@@ -802,374 +707,6 @@ foreach my $kind (qw(stock fork))
 	  foreach @nodes;
 }
 
-log_is_clean($_) foreach @nodes;
-
-# --- modules that were built for stock -----------------------------------------------------------
-
-# A server of the fork that finds stock's modules, and no others.
-sub start_with_stock_modules
-{
-	my ($name, %more) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
-	$node->init(allows_streaming => 'logical');
-	my %all = (
-		%more,
-		'dynamic_library_path' => "'$stock_modules'",
-		'extension_control_path' => "'$stock_share'");
-	$node->append_conf('postgresql.conf',
-		join('', map { "$_ = $all{$_}\n" } sort keys %all));
-	start_as($node, 'fork');
-	return $node;
-}
-
-my $modules = start_with_stock_modules(
-	'modules',
-	%settings,
-	'auto_explain.log_min_duration' => '0',
-	'auto_explain.log_analyze' => 'on',
-	'pg_prewarm.autoprewarm_interval' => '0',
-	'shared_preload_libraries' =>
-	  "'pg_stat_statements, auto_explain, pg_prewarm'");
-
-# All that stock has.  CREATE FUNCTION loads the library and looks for the function.
-my @extensions = split /\n/,
-  $modules->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
-$modules->safe_psql(
-	'postgres',
-	join('',
-		map { qq{CREATE EXTENSION IF NOT EXISTS "$_" CASCADE;\n} }
-		sort @extensions));
-cmp_ok(scalar(@extensions), '>=', 40, 'extensions of stock are created');
-
-$modules->safe_psql(
-	'postgres', q{
-	CREATE TABLE live (id int PRIMARY KEY, t text, a int[]);
-	INSERT INTO live SELECT g, md5(g::text), ARRAY[g, g + 1] FROM generate_series(1, 3000) AS g;
-	CREATE INDEX live_bloom ON live USING bloom (id, t);
-	CREATE INDEX live_trgm ON live USING gin (t gin_trgm_ops);
-	CREATE INDEX live_array ON live USING gist (a gist__intbig_ops);
-	CREATE INDEX live_gist ON live USING gist (id);
-	VACUUM ANALYZE live;
-	CREATE TABLE gone AS SELECT * FROM live;
-	CREATE INDEX gone_bloom ON gone USING bloom (id, t);
-	SELECT 'init' FROM pg_create_logical_replication_slot('slot', 'test_decoding');
-	CREATE DATABASE gone_db;
-	CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw OPTIONS (dbname 'postgres', host '}
-	  . $modules->host . q{', port '} . $modules->port . q{');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER self;
-	CREATE FOREIGN TABLE live_far (id int, t text) SERVER self OPTIONS (table_name 'live');
-	CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
-	CREATE FOREIGN TABLE file (line text) SERVER files OPTIONS (filename 'PG_VERSION');
-	CHECKPOINT;
-	UPDATE gone SET t = md5(t);});
-my $gone = $modules->safe_psql('postgres',
-	q{SELECT pg_relation_filenode('gone') || ', ' || pg_relation_filenode('gone_bloom')}
-);
-my $before_drop = $modules->lsn('insert');
-my %before_drop = %{ stats($modules) };
-$modules->safe_psql('postgres', $_)
-  foreach 'DROP TABLE gone', 'DROP DATABASE gone_db';
-
-# What to call, and what it returns: with entries pending, and then with none.
-my $self =
-	q{'dbname=postgres host=}
-  . $modules->host
-  . ' port='
-  . $modules->port . q{'};
-my @uses = (
-	[
-		amcheck => q{SELECT bt_index_parent_check('live_pkey', true, true)},
-		''
-	],
-	[ amcheck => q{SELECT gin_index_check('live_trgm')}, '' ],
-	[ amcheck => q{SELECT count(*) FROM verify_heapam('live')}, 0 ],
-	[
-		bloom =>
-		  q{SET enable_seqscan = off; SET enable_indexscan = off; SELECT count(*) FROM live WHERE id = 77 AND t = md5('77')},
-		1
-	],
-	[
-		btree_gist => q{SELECT id FROM live ORDER BY id <-> 1000 LIMIT 1},
-		1000
-	],
-	[ citext => q{SELECT 'A'::citext = 'a'}, 't' ],
-	[ cube => q{SELECT cube(1, 2) @> '(1.5)'}, 't' ],
-	[
-		dblink =>
-		  qq{SELECT * FROM dblink($self, 'SELECT count(*) FROM live') AS r(n int)},
-		3000
-	],
-	[
-		dblink =>
-		  qq{SELECT dblink_exec($self, 'CREATE TABLE t AS SELECT 1; DROP TABLE t')},
-		'DROP TABLE'
-	],
-	[ file_fdw => q{SELECT line >= '18' FROM file}, 't' ],
-	[ fuzzystrmatch => q{SELECT levenshtein('kitten', 'sitting')}, 3 ],
-	[ hstore => q{SELECT ('a=>1, b=>2'::hstore -> 'b')}, 2 ],
-	[
-		intarray =>
-		  q{SET enable_seqscan = off; SELECT id FROM live WHERE a @> '{99, 100}'},
-		99
-	],
-	[ ltree => q{SELECT 'a.b.c'::ltree <@ 'a.b'}, 't' ],
-	[
-		pageinspect =>
-		  q{SELECT lower > 0 FROM page_header(get_raw_page('live', 0))},
-		't'
-	],
-	[ pageinspect => q{SELECT magic FROM bt_metap('live_pkey')}, 340322 ],
-	[
-		pg_buffercache =>
-		  q{SELECT count(*) > 0 FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('live')},
-		't'
-	],
-	[
-		pg_buffercache =>
-		  q{SELECT buffers_used > 0 FROM pg_buffercache_summary()},
-		't'
-	],
-	[
-		pg_freespacemap => q{SELECT count(*) > 10 FROM pg_freespace('live')},
-		't'
-	],
-	[
-		pg_overexplain =>
-		  q{LOAD 'pg_overexplain'; EXPLAIN (DEBUG, RANGE_TABLE, COSTS off) SELECT},
-		qr/PlannedStmt/
-	],
-	[ pg_prewarm => q{SELECT pg_prewarm('live', 'read') > 10}, 't' ],
-	[ pg_prewarm => q{SELECT pg_prewarm('live_bloom', 'buffer') > 5}, 't' ],
-	[ pg_prewarm => q{SELECT autoprewarm_dump_now() > 100}, 't' ],
-	[
-		pg_stat_statements =>
-		  q{SELECT count(*) > 10 FROM pg_stat_statements WHERE calls > 0},
-		't'
-	],
-	[
-		pg_surgery =>
-		  q{BEGIN; SELECT heap_force_freeze('live', '{"(0,7)"}'); ROLLBACK},
-		''
-	],
-	[
-		pg_trgm =>
-		  q{SET enable_seqscan = off; SELECT count(*) FROM live WHERE t LIKE '%' || md5('5') || '%'},
-		1
-	],
-	[ pg_visibility => q{SELECT count(*) FROM pg_check_visible('live')}, 0 ],
-	[ pg_visibility => q{SELECT pg_truncate_visibility_map('live')}, '' ],
-	[
-		pg_visibility =>
-		  q{SELECT all_visible FROM pg_visibility_map_summary('live')},
-		0
-	],
-	[
-		pg_walinspect =>
-		  qq{SELECT count(*) FROM pg_get_wal_records_info('$before_drop', pg_current_wal_lsn()) WHERE resource_manager = 'Database' AND record_type = 'DROP'},
-		1
-	],
-	[
-		pgcrypto => q{SELECT encode(digest('a', 'md5'), 'hex') = md5('a')},
-		't'
-	],
-	[
-		pgrowlocks =>
-		  q{BEGIN; SELECT FROM live WHERE id = 1 FOR UPDATE; SELECT modes FROM pgrowlocks('live'); COMMIT},
-		qr/For Update/
-	],
-	[ pgstattuple => q{SELECT tuple_count FROM pgstattuple('live')}, 3000 ],
-	[
-		pgstattuple => q{SELECT leaf_pages > 1 FROM pgstatindex('live_pkey')},
-		't'
-	],
-	[
-		postgres_fdw =>
-		  q{SELECT count(*), min(t) = min(md5('1')) FROM live_far WHERE id = 1},
-		'1|t'
-	],
-	[
-		postgres_fdw =>
-		  q{UPDATE live_far SET t = t WHERE id = 1 RETURNING id},
-		1
-	],
-	[ tablefunc => q{SELECT count(*) FROM normal_rand(10, 0, 1)}, 10 ],
-	[
-		test_decoding =>
-		  q{SELECT count(*) > 0 FROM pg_logical_slot_peek_changes('slot', NULL, NULL) WHERE data LIKE '%UPDATE%'},
-		't'
-	],
-	[
-		tsm_system_rows =>
-		  q{SELECT count(*) FROM live TABLESAMPLE system_rows(100)},
-		100
-	],
-	[ unaccent => q{SELECT unaccent('é')}, 'e' ]);
-
-sub use_modules
-{
-	my ($what) = @_;
-	foreach my $use (@uses)
-	{
-		my ($module, $query, $expected) = @$use;
-		my ($status, $out, $err) = $modules->psql('postgres', $query);
-		my $name = "$module, $what: $query";
-		if (ref $expected)
-		{
-			like("$out$err", $expected, $name);
-		}
-		else
-		{
-			$out =~ s/^\n+//;
-			is("$status: $out$err", "0: $expected", $name);
-		}
-	}
-	return;
-}
-
-use_modules('entries pending');
-
-# Blocks of what was dropped are in the list that autoprewarm has written.
-my ($any_gone) = split /, /, $gone;
-my $blocks = slurp_file($modules->data_dir . '/autoprewarm.blocks');
-like(
-	$blocks,
-	qr/^[0-9]+,[0-9]+,$any_gone,/m,
-	'pg_prewarm sees what is pending');
-
-# Its buffers are looked at and evicted, and not written.
-my $in_buffers =
-  "SELECT count(*) FROM pg_buffercache WHERE relfilenode IN ($gone)";
-cmp_ok($modules->safe_psql('postgres', $in_buffers),
-	'>', 50, 'pg_buffercache sees what is pending');
-is( $modules->safe_psql(
-		'postgres', qq{
-		SELECT bool_and(buffer_evicted) AND bool_or(isdirty)
-		FROM pg_buffercache, pg_buffercache_evict(bufferid) WHERE relfilenode IN ($gone)}
-	),
-	't',
-	'and evicts it');
-is($modules->safe_psql('postgres', $in_buffers), 0, 'all of it');
-my $stats = stats($modules);
-cmp_ok(
-	$stats->{writes_skipped},
-	'>',
-	$before_drop{writes_skipped},
-	'without a write');
-is($stats->{passes}, $before_drop{passes}, 'no pass was made until then');
-cmp_ok($stats->{pending_relations}, '>=', 2, 'so all is pending');
-
-SKIP:
-{
-	# What is mapped by a session that has used them.
-	my $session = $modules->background_psql('postgres');
-	my $pid = $session->query_safe('SELECT pg_backend_pid()');
-	skip 'there is no /proc to look at', 1 unless -r "/proc/$pid/maps";
-	$session->query_safe($_)
-	  foreach q{SELECT ('a=>1'::hstore -> 'a')},
-	  q{SELECT pg_prewarm('live')},
-	  q{DO 'BEGIN END'};
-	my %mapped = map { m{(/\S+/([^/]+)\.so)$} ? ($2 => $1) : () }
-	  split /\n/, slurp_file("/proc/$pid/maps");
-	my @expected =
-	  qw(auto_explain hstore pg_prewarm pg_stat_statements plpgsql);
-	is_deeply(
-		[ @mapped{@expected} ],
-		[ map { "$stock_modules/$_.so" } @expected ],
-		'modules are those of stock');
-	$session->quit;
-}
-
-# Crash, and prewarm.
-$modules->stop('immediate');
-my $offset = -s $modules->logfile;
-start_as($modules, 'fork');
-$modules->wait_for_log(
-	qr/autoprewarm successfully prewarmed [1-9][0-9]* of [0-9]+ previously-loaded blocks/,
-	$offset);
-
-# Replay has read pages of what it then dropped; the worker comes to that.
-$modules->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0');
-$modules->reload;
-$modules->poll_query_until('postgres', "SELECT ($in_buffers) = 0")
-  or die 'something that was dropped stays in the buffers';
-pass('autoprewarm does not bring back what was dropped');
-like(slurp_file($modules->logfile, $offset),
-	qr/Query Text/, 'auto_explain writes into the log');
-ok(defined stats($modules)->{worker_pid}, 'there is a worker beside them');
-use_modules('after a crash');
-
-# What modules keep on disk.
-my $kept = q{
-	SELECT calls, rows FROM pg_stat_statements WHERE query = 'SELECT $1 AS kept';
-	SELECT data FROM pg_logical_slot_peek_changes('slot', NULL, NULL);};
-$modules->safe_psql('postgres', q{SELECT 'this' AS kept}) foreach 1 .. 7;
-my $before = $modules->safe_psql('postgres', $kept);
-like($before, qr/^7\|7\nBEGIN/, 'statements are counted');
-my $contents = contents($modules);
-$modules->stop;
-start_as($modules, 'stock');
-is($modules->safe_psql('postgres', $kept),
-	$before, 'stock finds counts and a replication slot');
-is_deeply(contents($modules), $contents, 'and all else');
-is_deeply(orphans($modules), [], 'and no file is left');
-$modules->stop;
-log_is_clean($modules);
-
-# --- contrib's own tests ------------------------------------------------------------------------
-
-SKIP:
-{
-	my $build = $ENV{LAZYDROP_STOCK_BUILD} // '';
-	skip
-	  'LAZYDROP_STOCK_BUILD does not name the directory in which stock was built',
-	  1
-	  if $build eq '';
-
-	# As the tests' own configurations have it.
-	my $server = start_with_stock_modules(
-		'contrib',
-		'archive_mode' => 'on',
-		'archive_library' => "'basic_archive'",
-		'autovacuum_naptime' => '1d',
-		'basic_archive.archive_directory' => "'.'",
-		'compute_query_id' => 'regress',
-		'lazydrop.pass_delay' => "'60s'",
-		'logical_decoding_work_mem' => '64kB',
-		'max_connections' => '50',
-		'max_prepared_transactions' => '5',
-		'max_replication_slots' => '4',
-		'shared_buffers' => '128MB',
-		'shared_preload_libraries' => "'pg_stat_statements'");
-	my $log =
-	  $PostgreSQL::Test::Utils::log_path . '/042_drop_in_contrib_make';
-	my $ok;
-	{
-		local %ENV = $server->_get_env(
-			LD_LIBRARY_PATH => "$stock/lib",
-			MAKEFLAGS => undef,
-			MAKELEVEL => undef,
-			MFLAGS => undef,
-			PGAPPNAME => undef);
-
-		# Tests that start servers of their own would start stock's.
-		$ok = IPC::Run::run(
-			[
-				'make', '-k',
-				'-C', "$build/contrib",
-				'installcheck', 'enable_tap_tests=no',
-				'NO_INSTALLCHECK='
-			],
-			'<' => \'',
-			'>&' => $log);
-	}
-	my $output = slurp_file($log);
-	ok($ok, q{contrib's tests}) or diag $output =~ /^(not ok .*)$/mg;
-	my $ntests = 0;
-	$ntests += $1 while $output =~ /^# All ([0-9]+) tests passed/mg;
-	cmp_ok($ntests, '>=', 150, "$ntests of them");
-	cmp_ok(stats($server)->{buried_relations}, '>', 500, 'which drop a lot');
-	$server->stop;
-	log_is_clean($server);
-}
+log_is_clean($_, crashed => 1) foreach @nodes;
 
 done_testing();

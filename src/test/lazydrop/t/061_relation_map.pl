@@ -8,14 +8,15 @@
 use strict;
 use warnings FATAL => 'all';
 
-use Fcntl qw(F_WRLCK F_UNLCK);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(database_directories wait_for_nothing wait_until);
+use LazyDropUtils qw(database_directories wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure kind_is log_has);
+use StockFault
+  qw(check_fault new_node configure start_primary start_standby kind_is log_has can_lease
+  begin_copy end_lease);
 use Test::More;
 
 # Returns what is wrong with a server that starts.
@@ -35,14 +36,8 @@ sub try_start
 # The index of a mapped catalog is written, then a checkpoint begins, and then the map is.
 sub drop_after_map
 {
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure($primary, 'autovacuum' => 'off', 'checkpoint_timeout' => '1h');
-	$primary->start;
-	$primary->backup('first');
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'first', has_streaming => 1);
-	$standby->start;
+	my $primary = start_primary('checkpoint_timeout' => '1h');
+	my $standby = start_standby($primary);
 
 	$primary->safe_psql('postgres', 'CREATE DATABASE d');
 	my $oid = $primary->safe_psql('postgres',
@@ -97,10 +92,8 @@ sub drop_after_map
 
 check_fault('DROP DATABASE', \&drop_after_map);
 
-# CREATE DATABASE is held, when it has made the directory, by a lease (see fcntl(2)) on the
-# map of its template, which it goes on to copy.
-use constant F_SETLEASE => 1024;
-
+# CREATE DATABASE is held when it has made the directory, and comes to the map of its
+# template, which it goes on to copy.
 sub fail_to_create
 {
 	my $node = new_node('node');
@@ -111,23 +104,14 @@ sub fail_to_create
 	my $origin = $node->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'origin'});
 
-	my $asked = 0;
-	local $SIG{IO} = sub { $asked = 1 };
-	open(my $map, '+<', $node->data_dir . "/base/$origin/pg_filenode.map")
-	  or die $!;
-	fcntl($map, F_SETLEASE, F_WRLCK) or die $!;
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-	my $pid = $session->query_safe('SELECT pg_backend_pid()');
-	$session->query_until(qr/begun/,
-		"\\echo begun\nCREATE DATABASE d TEMPLATE origin STRATEGY wal_log;\n"
-	);
-	wait_until(sub { $asked }) or die 'the map is not read';
+	my ($session, $pid, $lease) =
+	  begin_copy($node, 'origin', 'pg_filenode.map',
+		'CREATE DATABASE d TEMPLATE origin STRATEGY wal_log');
 	my ($new) = grep { $_ > $origin }
 	  map { m{/(\d+)$} ? $1 : 0 } glob($node->data_dir . '/base/*');
 	$node->safe_psql('postgres',
 		"CHECKPOINT; SELECT pg_cancel_backend($pid)");
-	fcntl($map, F_SETLEASE, F_UNLCK) or die $!;
-	close($map);
+	end_lease($lease);
 	$session->quit;
 
 	# after which all of that is in WAL
@@ -139,12 +123,8 @@ sub fail_to_create
 	return $wrong;
 }
 
-my $file = PostgreSQL::Test::Utils::tempdir() . '/leased';
-append_to_file($file, '');
-open(my $handle, '+<', $file) or die $!;
-if ($^O eq 'linux' && fcntl($handle, F_SETLEASE, F_WRLCK))
+if (can_lease())
 {
-	close($handle);
 	check_fault('CREATE DATABASE that fails', \&fail_to_create);
 }
 else

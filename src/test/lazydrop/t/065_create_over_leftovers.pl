@@ -18,7 +18,7 @@ use LazyDropTorture qw(psql);
 use LazyDropUtils   qw(wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure log_has);
+use StockFault qw(check_fault start_primary start_standby log_has);
 use Test::More;
 
 # "written" says whether the standby has written the pages, which leaves a request to sync
@@ -26,28 +26,18 @@ use Test::More;
 sub play
 {
 	my ($written) = @_;
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure(
-		$primary,
+	my $primary = start_primary(
 		allow_in_place_tablespaces => 'on',
-		autovacuum => 'off',
 		bgwriter_lru_maxpages => 0);
-	$primary->start;
 	$primary->safe_psql('postgres', $_)
 	  foreach (
 		"CREATE TABLESPACE there LOCATION ''",
 		'CREATE EXTENSION pg_buffercache',
 		'CREATE DATABASE d');
-	$primary->backup('backup');
-
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	configure(
-		$standby,
+	my $standby = start_standby(
+		$primary,
 		fsync => 'on',
 		restart_after_crash => 'off');
-	$standby->start;
 
 	my $session = $primary->background_psql('d');
 	my $path = $session->query_safe(

@@ -14,7 +14,7 @@ use List::Util qw(sum);
 use lib "$FindBin::RealBin/..";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure);
+use StockFault qw(check_fault start_primary start_standby);
 use Test::More;
 
 my $tables = 50;
@@ -45,25 +45,15 @@ sub fill
 check_fault(
 	'sync requests of a database that is moved',
 	sub {
-		my $primary = new_node('primary');
-		$primary->init(allows_streaming => 1);
-		configure(
-			$primary,
+		my $primary = start_primary(
 			allow_in_place_tablespaces => 'on',
-			autovacuum => 'off',
 			log_checkpoints => 'on');
-		$primary->start;
 		$primary->safe_psql('postgres', $_)
 		  foreach (
 			"CREATE TABLESPACE there LOCATION ''",
 			"CREATE TABLESPACE third LOCATION ''",
 			'CREATE DATABASE d');
-		$primary->backup('backup');
-
-		my $standby = new_node('standby');
-		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-		configure($standby, fsync => 'on');
-		$standby->start;
+		my $standby = start_standby($primary, fsync => 'on');
 		restartpoint($primary, $standby);
 
 		# Replay of the copy writes what is dirty, wherever it is.  The restartpoint that

@@ -10,14 +10,14 @@
 use strict;
 use warnings FATAL => 'all';
 
-use Fcntl qw(F_WRLCK F_UNLCK);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
   qw(wait_until wait_for_wait hold_at release start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure);
+use StockFault
+  qw(check_fault start_primary start_standby can_lease begin_copy end_lease);
 use Test::More;
 
 # Of each source, where its copy is, and what is done on the primary.
@@ -42,15 +42,10 @@ my %copies = (
 check_fault(
 	'crash after the source of a copy has changed',
 	sub {
-		my $primary = new_node('primary');
-		$primary->init(allows_streaming => 1);
-		configure(
-			$primary,
+		my $primary = start_primary(
 			allow_in_place_tablespaces => 'on',
-			autovacuum => 'off',
 			checkpoint_timeout => '1h',
 			fsync => 'off');
-		$primary->start;
 		$primary->safe_psql('postgres',
 			"CREATE TABLESPACE other LOCATION ''");
 		my %files;
@@ -65,10 +60,7 @@ check_fault(
 		}
 
 		# Replay begins after the sources have been made.
-		$primary->backup('backup');
-		my $standby = new_node('standby');
-		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-		$standby->start;
+		my $standby = start_standby($primary);
 
 		foreach my $source (sort keys %copies)
 		{
@@ -101,43 +93,12 @@ check_fault(
 		return join('; ', @wrong);
 	});
 
-# A lease (see fcntl(2)) holds who opens the file.
-use constant F_SETLEASE => 1024;
-
-my $asked = 0;
-$SIG{IO} = sub { $asked++ };
-
-sub lease
-{
-	my ($file) = @_;
-	open(my $handle, '+<', $file) or die "could not open $file: $!";
-	return fcntl($handle, F_SETLEASE, F_WRLCK) ? $handle : undef;
-}
-
-sub end_lease
-{
-	my ($handle) = @_;
-	fcntl($handle, F_SETLEASE, F_UNLCK) or die $!;
-	close($handle);
-	return;
-}
-
-# Begin to copy a database, and let the copy wait.  Returns the session, its PID, and a lease.
-sub begin_copy
+# CREATE DATABASE is held when it comes to the first file.
+sub begin_file_copy
 {
 	my ($node, $source, $copy) = @_;
-	my $oid = $node->safe_psql('postgres',
-		"SELECT oid FROM pg_database WHERE datname = '$source'");
-	my $lease = lease($node->data_dir . "/base/$oid/PG_VERSION")
-	  or die "no lease: $!";
-	my $session = $node->background_psql('postgres', on_error_stop => 0);
-	my $pid = $session->query_safe('SELECT pg_backend_pid()');
-	$asked = 0;
-	$session->query_until(qr/begun/,
-		"\\echo begun\nCREATE DATABASE $copy TEMPLATE $source STRATEGY file_copy;\n"
-	);
-	wait_until(sub { $asked }) or die "$source is not read";
-	return ($session, $pid, $lease);
+	return begin_copy($node, $source, 'PG_VERSION',
+		"CREATE DATABASE $copy TEMPLATE $source STRATEGY file_copy");
 }
 
 # The primary is of the fork, which can be held in a checkpoint: where it hides files.
@@ -158,14 +119,10 @@ sub copy_twice
 		CREATE TABLE t AS SELECT generate_series(1, 1000) AS i;
 		SELECT pg_relation_filepath('t');
 		});
-	$primary->backup('backup');
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	configure($standby);
-	$standby->start;
+	my $standby = start_standby($primary);
 
-	my ($one, $pid1, $lease1) = begin_copy($primary, 'one', 'copy1');
-	my ($two, $pid2, $lease2) = begin_copy($primary, 'two', 'copy2');
+	my ($one, $pid1, $lease1) = begin_file_copy($primary, 'one', 'copy1');
+	my ($two, $pid2, $lease2) = begin_file_copy($primary, 'two', 'copy2');
 
 	# The checkpoint after the first copy has begun when the second copy is made.
 	hold_at($primary, 'lazydrop-removal');
@@ -221,11 +178,7 @@ sub copy_twice
 	return $error;
 }
 
-my $file = PostgreSQL::Test::Utils::tempdir() . '/leased';
-append_to_file($file, '');
-if (   ($ENV{enable_injection_points} // '') eq 'yes'
-	&& $^O eq 'linux'
-	&& lease($file))
+if (($ENV{enable_injection_points} // '') eq 'yes' && can_lease())
 {
 	check_fault('two copies at a time', \&copy_twice);
 }

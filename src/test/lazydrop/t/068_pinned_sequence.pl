@@ -11,7 +11,7 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use PostgreSQL::Test::Utils;
 use LazyDropUtils qw(wait_until);
-use StockFault    qw(check_fault new_node configure log_has);
+use StockFault    qw(check_fault start_primary start_standby);
 use Test::More;
 use Time::HiRes qw(time usleep);
 
@@ -41,12 +41,9 @@ sub watch
 	return $is_done, (cpu_time($pid) - $before) / 100 / $took;
 }
 
-sub start_primary
+sub start_with_sequence
 {
-	my $node = new_node('primary');
-	$node->init(allows_streaming => 1);
-	configure($node, autovacuum => 'off');
-	$node->start;
+	my $node = start_primary();
 	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	return $node;
 }
@@ -64,12 +61,9 @@ sub open_cursor
 check_fault(
 	'standby',
 	sub {
-		my $primary = start_primary();
-		$primary->backup('backup');
-		my $standby = new_node('standby');
-		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-		configure($standby, max_standby_streaming_delay => '500ms');
-		$standby->start;
+		my $primary = start_with_sequence();
+		my $standby =
+		  start_standby($primary, max_standby_streaming_delay => '500ms');
 		$primary->wait_for_replay_catchup($standby);
 
 		my $session = open_cursor($standby);
@@ -92,7 +86,7 @@ check_fault(
 check_fault(
 	'primary',
 	sub {
-		my $node = start_primary();
+		my $node = start_with_sequence();
 		my $session = open_cursor($node);
 		my $alter = $node->background_psql('postgres');
 		my $pid = $alter->query_safe('SELECT pg_backend_pid()');

@@ -12,18 +12,13 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure kind_is log_has);
+use StockFault
+  qw(check_fault new_node configure start_primary start_standby log_has);
 use Test::More;
 
-sub start_primary
+sub start_with_table
 {
-	my $node = new_node('primary');
-	$node->init(allows_streaming => 1);
-	configure(
-		$node,
-		autovacuum => 'off',
-		max_prepared_transactions => 10);
-	$node->start;
+	my $node = start_primary(max_prepared_transactions => 10);
 	$node->safe_psql('postgres', 'CREATE TABLE t (i int); CHECKPOINT');
 	return $node;
 }
@@ -83,7 +78,7 @@ sub hinder_checkpoint
 check_fault(
 	'crash of a primary',
 	sub {
-		my $node = start_primary();
+		my $node = start_with_table();
 		prepare($node, 'a', 1);
 		prepare($node, 'b', 2);
 		my @files = map { state_file($node, $_) } qw(a b);
@@ -97,12 +92,8 @@ check_fault(
 check_fault(
 	'crash of a standby',
 	sub {
-		my $primary = start_primary();
-		$primary->backup('backup');
-		my $standby = new_node('standby');
-		$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-		configure($standby);
-		$standby->start;
+		my $primary = start_with_table();
+		my $standby = start_standby($primary);
 
 		# It is a transaction of the past, but has been prepared since.
 		my $session = $primary->background_psql('postgres');
@@ -135,7 +126,7 @@ check_fault(
 check_fault(
 	'base backup',
 	sub {
-		my $primary = start_primary();
+		my $primary = start_with_table();
 		my $session = $primary->background_psql('postgres');
 		$session->query_safe('SET client_min_messages = warning');
 		$session->query_safe("SELECT pg_backup_start('b', true)");
@@ -167,7 +158,7 @@ check_fault(
 # A server on which a transaction of the past has been prepared since a checkpoint.
 sub start_with_old_transaction
 {
-	my $node = start_primary();
+	my $node = start_with_table();
 	my $session = $node->background_psql('postgres');
 	$session->query_safe('BEGIN; INSERT INTO t VALUES (1)');
 	$node->safe_psql('postgres', 'SELECT txid_current()');
@@ -208,7 +199,6 @@ else
 check_fault(
 	'directory that cannot be written to',
 	sub {
-		return 'not tried' if kind_is('stock');
 		my $node = start_with_old_transaction();
 		my $directory = $node->data_dir . '/pg_twophase';
 		my $control = $node->data_dir . '/global/pg_control';
@@ -222,6 +212,7 @@ check_fault(
 		my $error = start_error($node);
 		chmod(0700, $directory) or die "could not chmod: $!";
 		return $error || verify($node, 'a');
-	}) if !$windows_os;
+	},
+	fork_only => 1) if !$windows_os;
 
 done_testing();

@@ -17,7 +17,7 @@ use LazyDropUtils   qw(wait_until);
 use POSIX           qw(mkfifo);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure log_has);
+use StockFault qw(check_fault start_primary start_standby log_has);
 use Test::More;
 
 plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
@@ -56,20 +56,12 @@ sub child
 sub play
 {
 	my ($title) = @_;
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure($primary, autovacuum => 'off');
-	$primary->start;
+	my $primary = start_primary();
 	$primary->safe_psql('postgres', 'CREATE DATABASE d');
-	$primary->backup('backup');
-
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	configure(
-		$standby,
+	my $standby = start_standby(
+		$primary,
 		restart_after_crash => 'on',
 		restore_command => "'$^X $dir/restore $dir'");
-	$standby->start;
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
 	$primary->wait_for_replay_catchup($standby);
 	my ($postmaster) =

@@ -11,22 +11,19 @@ use warnings FATAL => 'all';
 use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use IPC::Run;
 use LazyDropUtils qw(database_directories wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure kind_is);
+use StockFault
+  qw(check_fault new_node configure start_primary start_standby kind_is begin_removal
+  interrupt_removal finish_removal);
 use Test::More;
 
 plan skip_all => 'needs directories that cannot be written to'
   if $windows_os || $> == 0;
 
-# As in 064: of each file that cannot be removed the client is told, and does not read it.
-# (Base backups have no longer names.)
-use constant FILES => 4000;
-
-# Begin to move a database.  Returns the session and its PID, the pipe, the database's OID
-# and its directory.
+# Begin to move a database.  Returns what begin_removal does, the database's OID and its
+# directory.
 sub begin_move
 {
 	my ($primary, $database) = @_;
@@ -34,34 +31,9 @@ sub begin_move
 	my $oid = $primary->safe_psql('postgres',
 		"SELECT oid FROM pg_database WHERE datname = '$database'");
 	my $path = $primary->data_dir . "/base/$oid";
-	my $stuck = "$path/stuck";
-	mkdir $stuck or die $!;
-
-	foreach my $i (1 .. FILES)
-	{
-		open(my $file, '>', sprintf('%s/%s%04d', $stuck, 'x' x 70, $i))
-		  or die $!;
-		close($file);
-	}
-	chmod(0500, $stuck) or die $!;
-
-	pipe(my $unread, my $stderr) or die $!;
-	my $psql = IPC::Run::start(
-		[
-			'psql', '-X',
-			'-d' => $primary->connstr('postgres'),
-			'-c' => "ALTER DATABASE $database SET TABLESPACE ts"
-		],
-		'>' => '/dev/null',
-		'2>' => $stderr);
-	close($stderr);
-	$primary->poll_query_until('postgres',
-		q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'ClientWrite'}
-	) or die 'ALTER DATABASE does not wait for its client';
-	my $pid = $primary->safe_psql('postgres',
-		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'});
-	chmod(0700, $stuck) or die $!;
-	return ($psql, $pid, $unread, $oid, $path);
+	my $removal = begin_removal($primary, $path,
+		"ALTER DATABASE $database SET TABLESPACE ts");
+	return ($removal, $oid, $path);
 }
 
 sub left_behind
@@ -79,30 +51,17 @@ sub left_behind
 
 sub scenario
 {
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure(
-		$primary,
+	my $primary = start_primary(
 		'allow_in_place_tablespaces' => 'on',
-		'autovacuum' => 'off',
 		'checkpoint_timeout' => '1h',
 		'log_min_messages' => 'error',
 		'restart_after_crash' => 'on',
 		'wal_writer_delay' => '10s');
-	$primary->start;
-	$primary->backup('backup');
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	$standby->start;
+	my $standby = start_standby($primary);
 	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
 
-	my ($psql, $pid, $unread, $oid, $path) = begin_move($primary, 'd');
-	my $offset = -s $primary->logfile;
-	kill('KILL', $pid);
-	$primary->wait_for_log(qr/database system is ready to accept connections/,
-		$offset);
-	close($unread);
-	$psql->finish;
+	my ($removal, $oid, $path) = begin_move($primary, 'd');
+	interrupt_removal($primary, $removal, 'crash');
 
 	# as a moment later
 	rmtree($path);
@@ -114,10 +73,9 @@ sub scenario
 	# Stock makes the record last, and so does not have this one.
 	if (!kind_is('stock'))
 	{
-		($psql, $pid, $unread, $oid, $path) = begin_move($primary, 'e');
+		($removal, $oid, $path) = begin_move($primary, 'e');
 		$primary->backup('later');
-		1 while <$unread>;
-		$psql->finish;
+		finish_removal($removal);
 		rmtree($path);
 		my $later = new_node('later');
 		$later->init_from_backup($primary, 'later', has_streaming => 1);

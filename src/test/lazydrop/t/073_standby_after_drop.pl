@@ -9,38 +9,19 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(wait_until);
+use LazyDropUtils qw(wait_until reload_with);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use StockFault qw(check_fault new_node configure log_has);
+use StockFault qw(check_fault start_primary start_standby log_has);
 use Test::More;
-
-sub set_delay
-{
-	my ($standby, $delay) = @_;
-	$standby->append_conf('postgresql.conf',
-		"recovery_min_apply_delay = $delay");
-	$standby->reload;
-	$standby->poll_query_until('postgres',
-		"SELECT current_setting('recovery_min_apply_delay') = '$delay'");
-	return;
-}
 
 sub scenario
 {
-	my $primary = new_node('primary');
-	$primary->init(allows_streaming => 1);
-	configure(
-		$primary,
-		'autovacuum' => 'off',
+	my $primary = start_primary(
 		'bgwriter_lru_maxpages' => '0',
 		'checkpoint_timeout' => '1h',
 		'full_page_writes' => 'off');
-	$primary->start;
-	$primary->backup('backup');
-	my $standby = new_node('standby');
-	$standby->init_from_backup($primary, 'backup', has_streaming => 1);
-	$standby->start;
+	my $standby = start_standby($primary);
 	$primary->safe_psql('postgres', 'CREATE DATABASE d');
 	$primary->safe_psql('d', 'CREATE TABLE t AS SELECT 1 AS a');
 	$primary->safe_psql('postgres', 'CHECKPOINT');
@@ -50,7 +31,7 @@ sub scenario
 	# Replay stops at the commit of DROP DATABASE, which would move the minimum recovery point.
 	$primary->safe_psql('d', 'INSERT INTO t VALUES (2)');
 	$primary->wait_for_replay_catchup($standby);
-	set_delay($standby, '1h');
+	reload_with($standby, 'recovery_min_apply_delay' => '1h');
 	my $path =
 		$standby->data_dir
 	  . '/base/'

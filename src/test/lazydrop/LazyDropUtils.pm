@@ -4,7 +4,7 @@
 
 =head1 NAME
 
-LazyDropUtils - look at drops in WAL, and time their replay
+LazyDropUtils - look at what a server drops, and hold it up
 
 =head1 DESCRIPTION
 
@@ -19,6 +19,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Carp;
+use Cwd qw(abs_path);
 use Exporter 'import';
 use File::Basename qw(dirname);
 use IPC::Run;
@@ -31,7 +32,7 @@ use Time::HiRes qw(usleep);
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   wait_for_receipt time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
-  orphaned_files nothing_is_left contents need_injection_points
+  orphaned_files nothing_is_left contents need_injection_points need_mounts
   reload_with stop_process continue_process
   start_quiet_node log_is_clean stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
   start_as manual_queries);
@@ -386,6 +387,29 @@ sub need_injection_points
 	plan skip_all => 'Injection points not supported by this build'
 	  if ($ENV{enable_injection_points} // '') ne 'yes';
 	return;
+}
+
+=pod
+
+=item need_mounts()
+
+Run the test again in a user namespace, in which it can mount file systems, or skip it.  To
+be called in a BEGIN block.
+
+=cut
+
+sub need_mounts
+{
+	return if $ENV{LAZYDROP_TEST_MOUNTS};
+	my @unshare =
+	  ('unshare', '--user', '--map-current-user', '--mount', '--keep-caps');
+	my $directory = abs_path(PostgreSQL::Test::Utils::tempdir());
+	my $try = 'mount -t tmpfs tmpfs "$0" && mount --bind "$0" "$0"';
+	plan skip_all => 'cannot mount file systems here'
+	  if system("@unshare sh -c '$try' '$directory' >/dev/null 2>&1") != 0;
+	$ENV{LAZYDROP_TEST_MOUNTS} = 'yes';
+	exec(@unshare, $^X, (map { "-I$_" } @INC), $0)
+	  or croak "could not run unshare: $!";
 }
 
 =pod

@@ -6,11 +6,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use Cwd;
+use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_for_nothing need_injection_points start_quiet_node);
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_for_nothing
+  need_injection_points need_mounts start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -20,26 +21,19 @@ use constant MB => 1024 * 1024;
 BEGIN
 {
 	need_injection_points();
-	if (!defined $ENV{LAZYDROP_SMALL_DISK})
-	{
-		# Mount it, and run this again.
-		my $directory = Cwd::abs_path(PostgreSQL::Test::Utils::tempdir());
-		my @unshare = (
-			'unshare', '--user',
-			'--map-current-user', '--mount',
-			'--keep-caps');
-		my $mount = 'mount -t tmpfs -o size=200m tmpfs "$0"';
-		plan skip_all => 'cannot mount a file system here'
-		  if system("@unshare sh -c '$mount' '$directory' >/dev/null 2>&1")
-		  != 0;
-		$ENV{LAZYDROP_SMALL_DISK} = $directory;
-		exec(@unshare, 'sh', '-c', "$mount && exec \"\$@\"",
-			$directory, $^X, (map { "-I$_" } @INC), $0)
-		  or die "could not run unshare: $!";
-	}
+	need_mounts();
 }
 
-my $disk = $ENV{LAZYDROP_SMALL_DISK};
+my $disk = abs_path(PostgreSQL::Test::Utils::tempdir());
+system_or_bail('mount', '-t', 'tmpfs', '-o', 'size=200m', 'tmpfs', $disk);
+
+# A file system would keep the directory from being removed.
+END
+{
+	my $status = $?;
+	system('umount', '--lazy', $disk) if defined $disk;
+	$? = $status;
+}
 
 # A table that leaves less than 40 MB on the disk, without a lot of WAL; dropped, and
 # its files are left.

@@ -9,12 +9,12 @@
 use strict;
 use warnings FATAL => 'all';
 
-use Cwd;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until wait_for_receipt relation_files database_directories
-  orphaned_files need_injection_points start_quiet_node wait_for_nothing);
+  qw(stats hold_at release wait_for_wait wait_until wait_for_receipt relation_files
+  database_directories orphaned_files need_injection_points need_mounts
+  start_quiet_node wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -24,25 +24,8 @@ use constant MB => 1024 * 1024;
 BEGIN
 {
 	need_injection_points();
-
-	# Run this again where file systems can be mounted.
-	if (!defined $ENV{LAZYDROP_TEST_MOUNT})
-	{
-		my @unshare = (
-			'unshare', '--user',
-			'--map-current-user', '--mount',
-			'--keep-caps');
-		my $directory = Cwd::abs_path(PostgreSQL::Test::Utils::tempdir());
-		my $try = 'mount -t tmpfs tmpfs "$0" && mount --bind "$0" "$0"';
-		$ENV{LAZYDROP_TEST_MOUNT} =
-		  system("@unshare sh -c '$try' '$directory' >/dev/null 2>&1") == 0;
-		exec(@unshare, $^X, (map { "-I$_" } @INC), $0)
-		  if $ENV{LAZYDROP_TEST_MOUNT};
-	}
+	need_mounts();
 }
-
-plan skip_all => 'cannot mount file systems here'
-  if !$ENV{LAZYDROP_TEST_MOUNT};
 
 my $stock = $ENV{LAZYDROP_STOCK};
 $stock = undef unless defined $stock && -x "$stock/bin/postgres";

@@ -41,8 +41,9 @@ use File::Path ();
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use JSON::PP;
+use LazyDropModel qw(chance draw read_file write_file);
 use LazyDropTorture
-  qw(chance draw psql read_file write_file run_session run_reader differences set_up_sql dump_database);
+  qw(psql run_session run_reader differences set_up_sql dump_database);
 use LazyDropUtils qw(wait_for_nothing wait_for_stats wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

@@ -22,7 +22,8 @@ use lib "$FindBin::RealBin/..";
 use IPC::Run;
 use JSON::PP;
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments start_quiet_node);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until
+  relation_files add_segments orphaned_files contents start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -216,106 +217,16 @@ sub release_worker
 
 # --- comparisons -----------------------------------------------------------------------------------
 
-# A digest of each table of a server; of those that users made and of catalogs that
-# tell which relations there are.
-sub contents
-{
-	my ($node, $users_only) = @_;
-	my $catalogs =
-	  $users_only
-	  ? 'false'
-	  : q{c.relname IN ('pg_class', 'pg_attribute', 'pg_database', 'pg_tablespace')};
-	my $contents = '';
-	foreach my $database (
-		split /\n/,
-		$node->safe_psql(
-			'postgres',
-			'SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1'
-		))
-	{
-		my $digests = $node->safe_psql(
-			$database, qq{
-			SELECT format('SELECT %L, count(*), md5(string_agg(t::text, '','' ORDER BY t::text)) FROM %s AS t',
-				c.oid::regclass, c.oid::regclass)
-			FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-			WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence = 'p'
-				AND (c.oid >= 16384 AND n.nspname NOT LIKE 'pg_%' OR $catalogs)
-			ORDER BY n.nspname, c.relname \\gexec
-		});
-		$contents .= "$database|$_\n" foreach split /\n/, $digests;
-	}
-	return $contents;
-}
-
-# Files and directories that belong to nothing.  A first segment without a byte is
-# not counted: stock leaves one when a checkpoint falls between a commit and the request
-# to unlink it, and the server dies, or is copied, before the next one.
-sub orphans
-{
-	my ($node) = @_;
-	my $data = $node->data_dir;
-	my (%known, %whole);
-	foreach (
-		split /\n/,
-		$node->safe_psql(
-			'postgres', 'SELECT oid, datname, datallowconn FROM pg_database'))
-	{
-		my ($oid, $name, $connect) = split /\|/;
-		$whole{$oid} = 1;
-		$whole{$oid} = $known{$oid} = {
-			map { $_ => 1 } split /\n/,
-			$node->safe_psql(
-				$name,
-				'SELECT pg_relation_filepath(oid) FROM pg_class WHERE pg_relation_filenode(oid) IS NOT NULL'
-			)
-		  }
-		  if $connect eq 't';
-	}
-	my %tablespace = map { $_ => 1 } split /\n/,
-	  $node->safe_psql('postgres', 'SELECT oid FROM pg_tablespace');
-
-	my @orphans;
-	foreach my $path (glob("'$data'/pg_tblspc/*"))
-	{
-		my ($oid) = $path =~ m{([^/]*)$};
-		push @orphans, "pg_tblspc/$oid" unless $tablespace{$oid};
-	}
-	my $major = $node->pg_version->major;
-	foreach
-	  my $path (glob("'$data'/base/* '$data'/pg_tblspc/*/PG_${major}_*/*"))
-	{
-		my ($directory, $oid) = $path =~ m{^\Q$data\E/(.*?([^/]*))$};
-		next if $oid eq 'pgsql_tmp';
-		if (!$whole{$oid})
-		{
-			push @orphans, $directory;
-			next;
-		}
-		foreach my $file (slurp_dir($path))
-		{
-			next
-			  if $file =~
-			  /^(\.\.?|PG_VERSION|pg_filenode\.map|pg_internal\.init.*)$/;
-			my ($number) =
-			  $file =~ /^([0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$/;
-			next if !$known{$oid};
-			next if defined $number && $known{$oid}{"$directory/$number"};
-			next if ($number // '') eq $file && -z "$path/$file";
-			push @orphans, "$directory/$file";
-		}
-	}
-	return \@orphans;
-}
-
 # The last look at a server that has been made from another one.
 sub check_server
 {
 	my ($node, $contents, $what) = @_;
-	is(contents($node), $contents, "$what: has the contents of its source");
+	is_deeply(contents($node), $contents,
+		"$what: has the contents of its source");
 	wait_for_nothing($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	is_deeply(orphans($node), [],
-		"$what: has no files that belong to nothing");
+	is_deeply([ orphaned_files($node, crashed => 1) ],
+		[], "$what: has no files that belong to nothing");
 	$node->command_ok(
 		[ 'pg_amcheck', '--all', '--install-missing', '--jobs' => 2 ],
 		"$what: pg_amcheck");
@@ -701,7 +612,8 @@ sub rewind
 	$old->start;
 	stop_storm($new) if $from eq 'server';
 	$new->wait_for_replay_catchup($old);
-	is(contents($old), contents($new), "$what: the contents are the same");
+	is_deeply(contents($old), contents($new),
+		"$what: the contents are the same");
 	is( $old->safe_psql(
 			'postgres',
 			"SELECT count(*), sum(length(b)) FROM returns_$mode$from"),
@@ -710,8 +622,8 @@ sub rewind
 	$_->safe_psql('postgres', 'CHECKPOINT') foreach $new, $old;
 	is_deeply([ map { relation_files($_, $leaves) } $old, $new ],
 		[], "$what: what the source has dropped is gone");
-	is_deeply(orphans($_), [],
-		"$what: no files that belong to nothing on " . $_->name)
+	is_deeply([ orphaned_files($_, crashed => 1) ],
+		[], "$what: no files that belong to nothing on " . $_->name)
 	  foreach $old, $new;
 	return;
 }
@@ -841,7 +753,8 @@ sub upgrade
 	$new->append_conf('postgresql.conf', 'allow_in_place_tablespaces = on');
 	$new->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0');
 	$new->start;
-	is(contents($new, 1), $contents, "pg_upgrade $mode: has the contents");
+	is_deeply(contents($new, users_only => 1),
+		$contents, "pg_upgrade $mode: has the contents");
 	$new->command_ok(
 		[
 			'vacuumdb', '--all',
@@ -913,7 +826,7 @@ SKIP:
 			END $$});
 		$numbers{$database} = [ numbers($old, $database) ];
 	}
-	my $contents = contents($old, 1);
+	my $contents = contents($old, users_only => 1);
 	$old->{lazydrop_options} = [
 		split /\n/,
 		$old->safe_psql(

@@ -31,21 +31,19 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use IPC::Run;
+use LazyDropModel qw(chance draw);
+use LazyDropPair  qw(start_pair catch_up);
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing need_injection_points start_quiet_pair start_binary_upgrade);
+  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing orphaned_files
+  need_injection_points start_binary_upgrade);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use RecycledNumbers
+  qw(BASE NEAR_END set_next_oid schedule random_round random_settings slow_settings);
 use Test::More;
 use Time::HiRes qw(time);
 
 need_injection_points();
-
-# The counter begins in each round at one of these.
-use constant BASE => 1_000_000;
-use constant NEAR_END => 4294967295 - 60;
-
-# Offset of the next OID in the control file, see pg_control.h.
-use constant NEXT_OID_OFFSET => 72;
 
 my $seconds = $ENV{LAZYDROP_TORTURE_SECONDS} || 0;
 my $seed = $ENV{LAZYDROP_TEST_SEED} || int(rand(1_000_000));
@@ -53,20 +51,9 @@ srand($seed);
 note "LAZYDROP_TEST_SEED=$seed";
 my $began = time();
 
-sub chance
-{
-	my ($probability) = @_;
-	return rand() < $probability;
-}
-
-sub one_of
-{
-	return $_[ int(rand(@_)) ];
-}
-
 # --- servers ------------------------------------------------------------------------
 
-my ($primary, $standby) = start_quiet_pair(
+my ($primary, $standby) = start_pair(
 	'max_wal_size' => '1GB',
 	'shared_buffers' => '16MB',
 	'wal_keep_size' => '1GB',
@@ -86,26 +73,6 @@ foreach my $node (@nodes)
 
 # At which point a worker is held.
 my %held;
-
-# What slows a worker, and other settings.
-my %slow =
-  ('lazydrop.pass_delay' => q{'60s'}, 'lazydrop.removal_rate' => q{'1MB'});
-my %tiny = ('lazydrop.max_pending' => 16);
-my %small = ('shared_buffers' => q{'1MB'});
-
-# Have the background writer keep files open.  Only where no name comes back that the
-# worker has settled, or a checkpoint in binary-upgrade mode: there, as in stock, nobody
-# tells it to close them.
-my %bgwriter = (
-	'bgwriter_delay' => q{'10ms'},
-	'bgwriter_lru_maxpages' => 1000,
-	'bgwriter_lru_multiplier' => 10);
-
-sub catch_up
-{
-	$primary->wait_for_replay_catchup($standby);
-	return;
-}
 
 sub sum_up
 {
@@ -154,53 +121,6 @@ sub stop_node
 	return;
 }
 
-my @crc_table = map {
-	my $value = $_;
-	$value = $value & 1 ? ($value >> 1) ^ 0x82F63B78 : $value >> 1
-	  foreach 1 .. 8;
-	$value;
-} 0 .. 255;
-
-sub crc32c
-{
-	my ($data) = @_;
-	my $crc = 0xFFFFFFFF;
-	$crc = ($crc >> 8) ^ $crc_table[ ($crc ^ $_) & 0xFF ]
-	  foreach unpack('C*', $data);
-	return $crc ^ 0xFFFFFFFF;
-}
-
-# Set the next OID of a server that has been shut down.
-sub set_next_oid
-{
-	my ($node, $oid) = @_;
-	my $name = $node->data_dir . '/global/pg_control';
-	open(my $file, '+<:raw', $name) or die "could not open $name: $!";
-	my $control;
-	read($file, $control, 512) == 512 or die "could not read $name: $!";
-
-	my ($shown) = run_command([ 'pg_controldata', $node->data_dir ]);
-	die "the server was not shut down:\n$shown"
-	  unless $shown =~ /^Database cluster state: +shut down$/m;
-	my ($old) = $shown =~ /NextOID: +([0-9]+)$/m;
-	die "the next OID is not where it is expected in $name"
-	  unless unpack('L', substr($control, NEXT_OID_OFFSET, 4)) == $old;
-
-	# The checksum is what fits what is before it.
-	my ($crc_at) = grep {
-		crc32c(substr($control, 0, $_)) ==
-		  unpack('L', substr($control, $_, 4))
-	} map { $_ * 4 } 64 .. 126;
-	die "no checksum in $name" unless defined $crc_at;
-	substr($control, NEXT_OID_OFFSET, 4) = pack('L', $oid);
-	substr($control, $crc_at, 4) =
-	  pack('L', crc32c(substr($control, 0, $crc_at)));
-	seek($file, 0, 0) or die "could not seek in $name: $!";
-	print $file $control;
-	close($file) or die "could not write $name: $!";
-	return;
-}
-
 # Whether the primary is in binary-upgrade mode.
 my $upgraded = 0;
 
@@ -219,293 +139,7 @@ sub start_primary
 
 # --- what the sessions do -----------------------------------------------------------
 
-my $schema = q{
-CREATE TABLE model (name name PRIMARY KEY, tag bigint NOT NULL, n int NOT NULL,
-	unlogged boolean NOT NULL, long boolean NOT NULL);
-CREATE TABLE progress (session text PRIMARY KEY, done int NOT NULL);
--- numbers that relations have had: the last owner, the round in which it came to it,
--- and how many owners there were before
-CREATE TABLE seen (num oid, spc oid, name name, owner text, round int,
-	reuses int DEFAULT 0, PRIMARY KEY (num, spc));
-CREATE TABLE temporary (num oid, living boolean, dropped boolean);
-CREATE SEQUENCE tags START %d;
-
-CREATE FUNCTION payload(tag bigint, id int, long boolean) RETURNS text
-IMMUTABLE LANGUAGE sql RETURN
-	repeat(md5(tag || ' ' || id), CASE WHEN long AND id % 20 = 0 THEN 100 ELSE 8 END);
-
-CREATE FUNCTION fill(v_name name, v_long boolean) RETURNS model LANGUAGE plpgsql AS $$
-DECLARE
-	m model;
-BEGIN
-	m.name := v_name;
-	m.tag := nextval('tags');
-	m.n := CASE WHEN random() < 0.03 THEN 800 ELSE floor(random() * 70) END;
-	m.long := v_long;
-	m.unlogged := relpersistence = 'u' FROM pg_class
-		WHERE oid = v_name::regclass;
-	EXECUTE format('INSERT INTO %I SELECT $1, g, payload($1, g, $3)
-		FROM generate_series(1, $2) AS g', v_name) USING m.tag, m.n, m.long;
-	INSERT INTO model SELECT m.*
-		ON CONFLICT (name) DO UPDATE SET tag = m.tag, n = m.n,
-			unlogged = m.unlogged, long = m.long;
-	RETURN m;
-END $$;
-
--- Note the numbers of a table and what belongs to it.
-CREATE FUNCTION note(v_name name, v_round int) RETURNS void LANGUAGE sql AS $$
-	WITH heaps AS (
-		SELECT unnest(ARRAY[oid, reltoastrelid]) AS heap FROM pg_class
-			WHERE oid = v_name::regclass),
-	rels AS (
-		SELECT heap AS rel FROM heaps
-		UNION ALL
-		SELECT indexrelid FROM pg_index JOIN heaps ON indrelid = heap)
-	INSERT INTO seen SELECT relfilenode, reltablespace, v_name,
-			concat_ws(' ', oid, relname), v_round
-		FROM pg_class JOIN rels ON oid = rel
-		ON CONFLICT (num, spc) DO UPDATE SET name = v_name,
-			owner = excluded.owner, round = v_round, reuses = seen.reuses + 1
-			WHERE seen.owner <> excluded.owner
-$$;
-
-CREATE FUNCTION make(v_name name, v_plain boolean) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-	long boolean := NOT v_plain AND random() < 0.15;
-	space text := CASE WHEN NOT v_plain AND random() < 0.2
-		THEN 'TABLESPACE there' ELSE '' END;
-BEGIN
-	EXECUTE format('CREATE %s TABLE %I (tag bigint, id int, pad %s) %s',
-		CASE WHEN random() < 0.2 THEN 'UNLOGGED' ELSE '' END, v_name,
-		CASE WHEN long THEN 'text STORAGE EXTERNAL' ELSE 'varchar(256)' END, space);
-	PERFORM fill(v_name, long);
-	EXECUTE format('CREATE INDEX %I ON %I (tag, id) %s', v_name || '_i', v_name, space);
-END $$;
-
-CREATE PROCEDURE finish(v_session text) LANGUAGE plpgsql AS $$
-DECLARE
-	v_done int;
-BEGIN
-	INSERT INTO progress VALUES (v_session, 1)
-		ON CONFLICT (session) DO UPDATE SET done = progress.done + 1
-		RETURNING done INTO v_done;
-	COMMIT;
-	RAISE NOTICE 'done %', v_done;
-END $$;
-
--- A temporary table gets many numbers, whoever has them in other files.
-CREATE PROCEDURE use_temporary(v_times int) LANGUAGE plpgsql AS $$
-DECLARE
-	v_num oid;
-	v_tag bigint;
-BEGIN
-	CREATE TEMPORARY TABLE IF NOT EXISTS scratch (tag bigint, id int);
-	FOR i IN 1 .. v_times LOOP
-		COMMIT;
-		ASSERT (SELECT count(*) = max(id) OR count(*) = 0 FROM scratch),
-			'rows of a temporary table are lost';
-		ASSERT (SELECT count(DISTINCT tag) <= 1 FROM scratch),
-			'a temporary table has rows of another one';
-		v_tag := nextval('tags');
-		TRUNCATE scratch;
-		INSERT INTO scratch SELECT v_tag, g FROM generate_series(1, 400) AS g;
-		v_num := pg_relation_filenode('scratch');
-		INSERT INTO temporary SELECT v_num,
-			EXISTS (SELECT FROM pg_class
-				WHERE relfilenode = v_num AND reltablespace = 0
-				AND relpersistence <> 't'),
-			EXISTS (SELECT FROM seen WHERE num = v_num AND spc = 0);
-	END LOOP;
-	IF random() < 0.3 THEN
-		DROP TABLE scratch;
-	END IF;
-END $$;
-
--- Do something to one of the session's tables, many times.
-CREATE PROCEDURE storm(v_session text, v_ops int, v_width int, v_round int)
-LANGUAGE plpgsql AS $$
-DECLARE
-	v_name name;
-	v_dice float8;
-	v_text text;
-	m model;
-BEGIN
-	FOR i IN 1 .. v_ops LOOP
-		v_name := v_session || (1 + floor(random() * v_width))::int;
-		v_dice := random();
-		SELECT * INTO m FROM model WHERE name = v_name;
-		IF v_dice < 0.06 THEN
-			CALL use_temporary(6);
-		ELSIF v_dice < 0.10 THEN
-			PERFORM make('rolled', false);
-			IF m.name IS NOT NULL THEN
-				EXECUTE format('TRUNCATE %I', v_name);
-				PERFORM fill(v_name, m.long);
-			END IF;
-			ROLLBACK;
-		ELSIF v_dice < 0.13 THEN
-			BEGIN
-				PERFORM make('rolled', false);
-				IF m.name IS NOT NULL THEN
-					EXECUTE format('DROP TABLE %I', v_name);
-				END IF;
-				RAISE EXCEPTION USING errcode = 'LD001';
-			EXCEPTION WHEN SQLSTATE 'LD001' THEN
-				NULL;
-			END;
-		ELSIF m.name IS NULL THEN
-			PERFORM make(v_name, false);
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.23 THEN
-			EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(name), ', ')
-				FROM model WHERE name ~ ('^' || v_session));
-			PERFORM fill(name, long), note(name, v_round) FROM model
-				WHERE name ~ ('^' || v_session);
-		ELSIF v_dice < 0.37 THEN
-			EXECUTE format('DROP TABLE %I', v_name);
-			DELETE FROM model WHERE name = v_name;
-		ELSIF v_dice < 0.52 THEN
-			EXECUTE format('TRUNCATE %I', v_name);
-			PERFORM fill(v_name, m.long);
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.60 THEN
-			EXECUTE format('CLUSTER %I USING %I', v_name, v_name || '_i');
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.68 THEN
-			EXECUTE format('REINDEX TABLE %I', v_name);
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.76 THEN
-			v_text := CASE WHEN reltablespace = 0 THEN 'there' ELSE 'pg_default' END
-				FROM pg_class WHERE oid = v_name::regclass;
-			EXECUTE format('ALTER TABLE %I SET TABLESPACE %s', v_name, v_text);
-			IF random() < 0.5 THEN
-				EXECUTE format('ALTER INDEX %I SET TABLESPACE %s', v_name || '_i', v_text);
-			END IF;
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.82 THEN
-			EXECUTE format('ALTER TABLE %I SET %s', v_name,
-				CASE WHEN m.unlogged THEN 'LOGGED' ELSE 'UNLOGGED' END);
-			UPDATE model SET unlogged = NOT unlogged WHERE name = v_name;
-			PERFORM note(v_name, v_round);
-		ELSIF v_dice < 0.92 THEN
-			EXECUTE format('DROP TABLE %I', v_name);
-			PERFORM make(v_name, false);
-			PERFORM note(v_name, v_round);
-		ELSE
-			v_text := nextval('tags');
-			EXECUTE format('UPDATE %I SET tag = $1, pad = payload($1, id, $2)', v_name)
-				USING v_text::bigint, m.long;
-			UPDATE model SET tag = v_text::bigint WHERE name = v_name;
-			PERFORM note(v_name, v_round);
-		END IF;
-		CALL finish(v_session);
-	END LOOP;
-END $$;
-
--- For binary-upgrade mode: all numbers are given, those that a DROP TABLE has just
--- left.  (A TRUNCATE removes files there without telling WAL, so there is none.)
-CREATE PROCEDURE upgrade_storm(v_session text, v_base bigint, v_pool bigint,
-	v_ops int, v_width int, v_round int)
-LANGUAGE plpgsql AS $$
-DECLARE
-	v_slot int;
-	v_name name;
-	v_oid bigint;
-	v_free oid[];
-	m model;
-BEGIN
-	FOR i IN 1 .. v_ops LOOP
-		v_slot := 1 + floor(random() * v_width);
-		v_name := v_session || v_slot;
-		v_oid := v_base + 10 * v_slot;
-		SELECT array_agg(num::oid ORDER BY random()) INTO v_free
-			FROM generate_series(v_pool, v_pool + 2 * v_width) AS num
-			WHERE NOT EXISTS (SELECT FROM pg_class WHERE relfilenode = num);
-		PERFORM binary_upgrade_set_next_heap_relfilenode(v_free[1]),
-			binary_upgrade_set_next_index_relfilenode(v_free[2]);
-		SELECT * INTO m FROM model WHERE name = v_name;
-		IF m.name IS NULL THEN
-			PERFORM binary_upgrade_set_next_heap_pg_class_oid(v_oid::oid),
-				binary_upgrade_set_next_index_pg_class_oid((v_oid + 1)::oid),
-				binary_upgrade_set_next_pg_type_oid((v_oid + 2)::oid),
-				binary_upgrade_set_next_array_pg_type_oid((v_oid + 3)::oid);
-			PERFORM make(v_name, true);
-			PERFORM note(v_name, v_round);
-		ELSE
-			EXECUTE format('DROP TABLE %I', v_name);
-			DELETE FROM model WHERE name = v_name;
-		END IF;
-		CALL finish(v_session);
-	END LOOP;
-END $$;
-
--- Go on until the counter, which began at v_base, has passed a number.  Returns the
--- numbers given.
-CREATE PROCEDURE pass(v_base bigint, v_number bigint, INOUT v_given oid[])
-LANGUAGE plpgsql AS $$
-BEGIN
-	CREATE TABLE passing ();
-	v_given := '{}';
-	LOOP
-		COMMIT;
-		TRUNCATE passing;
-		v_given := v_given || pg_relation_filenode('passing')::oid;
-		EXIT WHEN (v_given[cardinality(v_given)]::bigint - v_base + 4294967296)
-			% 4294967296 > v_number - v_base;
-	END LOOP;
-	DROP TABLE passing;
-END $$;
-
--- Compare everything with what must be there.
-CREATE FUNCTION check_all(OUT checked int, OUT wrong text) LANGUAGE plpgsql AS $$
-DECLARE
-	m model;
-	s record;
-	v_how text;
-	v_list text;
-BEGIN
-	checked := 0;
-	FOR m IN SELECT * FROM model
-		WHERE NOT (unlogged AND pg_is_in_recovery()) ORDER BY name
-	LOOP
-		checked := checked + 1;
-		BEGIN
-			FOREACH v_how IN ARRAY ARRAY['seqscan', 'indexscan', 'indexonlyscan'] LOOP
-				PERFORM set_config('enable_' || h, (h = v_how)::text, true)
-					FROM unnest(ARRAY['seqscan', 'bitmapscan', 'indexscan',
-						'indexonlyscan']) AS h;
-				EXECUTE format('SELECT count(*) AS n, coalesce(sum(id), 0) AS sum,
-					count(*) FILTER (WHERE tag IS DISTINCT FROM $1 OR %s) AS bad
-					FROM %I WHERE %s',
-					CASE v_how WHEN 'indexonlyscan' THEN 'false'
-						ELSE 'pad IS DISTINCT FROM payload($1, id, $2)' END,
-					m.name,
-					CASE v_how WHEN 'seqscan' THEN 'true' ELSE 'tag = $1' END)
-					INTO s USING m.tag, m.long;
-				IF s.n <> m.n OR s.bad <> 0 OR s.sum <> m.n::bigint * (m.n + 1) / 2 THEN
-					wrong := concat_ws(E'\n', wrong, format(
-						'%s of table %s (file %s, tag %s): %s rows, of them %s wrong, sum %s, expected %s',
-						v_how, m.name, pg_relation_filepath(m.name::regclass), m.tag,
-						s.n, s.bad, s.sum, m.n));
-				END IF;
-			END LOOP;
-			IF EXISTS (SELECT FROM pg_extension WHERE extname = 'amcheck') THEN
-				PERFORM bt_index_check((m.name || '_i')::regclass, true);
-			END IF;
-		EXCEPTION WHEN OTHERS THEN
-			wrong := concat_ws(E'\n', wrong,
-				format('table %s: %s', m.name, SQLERRM));
-		END;
-	END LOOP;
-	SELECT string_agg(relname, ' ') INTO v_list FROM pg_class
-		WHERE relkind = 'r' AND relname ~ '^([a-z][0-9]+|rolled)$'
-		AND NOT EXISTS (SELECT FROM model WHERE name = relname);
-	IF v_list IS NOT NULL THEN
-		wrong := concat_ws(E'\n', wrong, 'tables that should not be there: ' || v_list);
-	END IF;
-END $$;
-};
+my $schema = slurp_file("$FindBin::RealBin/../recycled_numbers.sql");
 
 my $tags = 0;
 my $amcheck = $primary->check_extension('amcheck');
@@ -662,65 +296,6 @@ sub evict
 	return;
 }
 
-# Files that no relation and no database has, as paths.
-sub stray_files
-{
-	my ($node) = @_;
-	my $data = $node->data_dir;
-	my %known;
-	my %skip;
-
-	foreach my $line (
-		split /\n/,
-		$node->safe_psql(
-			'postgres', 'SELECT oid, datallowconn, datname FROM pg_database'))
-	{
-		my ($oid, $connect, $name) = split /\|/, $line;
-		$known{$oid} = 1;
-		if ($connect eq 'f')
-		{
-			$skip{$oid} = 1;
-			next;
-		}
-		$known{"$oid/$_"} = 1 foreach split /\n/, $node->safe_psql(
-			$name, q{
-			SELECT coalesce(nullif(reltablespace, 0), dattablespace) || '/' ||
-				pg_relation_filenode(c.oid)
-			FROM pg_class c, pg_database
-			WHERE datname = current_database() AND
-				pg_relation_filenode(c.oid) IS NOT NULL});
-	}
-
-	my @strays;
-	foreach my $directory (
-		grep { -d } (glob("'$data/base/*'"), glob("'$data/pg_tblspc/'*/*/*")))
-	{
-		my ($space) = $directory =~ m{/pg_tblspc/([0-9]+)/};
-		my ($oid) = $directory =~ m{/([0-9]+)$} or next;
-		$space //= 1663;
-		next if $skip{$oid};
-		my $path = substr($directory, length($data) + 1);
-		if (!$known{$oid})
-		{
-			push @strays, $path;
-			next;
-		}
-		opendir(my $dir, $directory)
-		  or die "could not open $directory: $!";
-		foreach my $file (readdir($dir))
-		{
-			my ($temporary, $number) =
-			  $file =~
-			  /^(t[0-9]+_)?([0-9]+)(?:_(?:fsm|vm|init))?(?:\.[0-9]+)?$/
-			  or next;
-			push @strays, "$path/$file"
-			  if $temporary || !$known{"$oid/$space/$number"};
-		}
-		closedir($dir);
-	}
-	return @strays;
-}
-
 # Files that an interrupted transaction had created when the primary died stay for
 # ever, as in stock.
 my %excused;
@@ -736,8 +311,8 @@ sub no_files_stay
 	my ($what) = @_;
 	foreach my $node (@nodes)
 	{
-		is( join(
-				"\n", grep { !$excused{ number_of($_) } } stray_files($node)),
+		is( join("\n",
+				grep { !$excused{ number_of($_) } } orphaned_files($node)),
 			'',
 			"round $round, $what: no file of what was dropped stays on "
 			  . $node->name);
@@ -750,7 +325,7 @@ sub drain
 {
 	foreach my $node (@nodes)
 	{
-		delete @{ $settings{ $node->name } }{ keys %slow };
+		delete @{ $settings{ $node->name } }{ keys %{ slow_settings() } };
 		configure($node);
 		$node->reload;
 		release_worker($node);
@@ -769,14 +344,14 @@ sub drain
 sub create_database
 {
 	my ($database) = @_;
-	my $template = one_of(qw(template_a template_b));
+	my $template = draw(qw(template_a template_b));
 	@$database{qw(space other)} =
 	  chance(0.5) ? qw(pg_default there) : qw(there pg_default);
 	$primary->safe_psql('postgres',
 			"CREATE DATABASE $database->{name} TEMPLATE $template"
 		  . (defined $database->{oid} ? " OID $database->{oid}" : '')
 		  . ' STRATEGY '
-		  . one_of(qw(wal_log file_copy))
+		  . draw(qw(wal_log file_copy))
 		  . " TABLESPACE $database->{space}");
 	$database->{exists} = 1;
 	my $oid = $primary->safe_psql('postgres',
@@ -804,7 +379,7 @@ sub storm_in_database
 
 sub database_cycle
 {
-	my $database = $databases{ one_of(qw(again1 again2)) };
+	my $database = $databases{ draw(qw(again1 again2)) };
 	if ($database->{exists})
 	{
 		# Move it, and a table back.
@@ -1106,7 +681,7 @@ sub go_on
 	my ($base, $crashed, @sessions) = @_;
 	primary_is_back($crashed);
 	$primary->safe_psql('postgres', 'CHECKPOINT');
-	my @paths = grep { !$excused{ number_of($_) } } stray_files($primary);
+	my @paths = grep { !$excused{ number_of($_) } } orphaned_files($primary);
 	if ($crashed)
 	{
 		my %full = map { number_of($_) => 1 }
@@ -1238,193 +813,27 @@ sub run_round
 
 # --- the schedule ---------------------------------------------------------------------
 
-# What the standby has pending goes on from one round to the next, until it gets
-# other settings.
-my @schedule = (
-	{
-		standby => { %slow, %small },
-		events => [ [ 0.2, 'database' ] ]
-	},
-	{
-		primary => { %small, %bgwriter },
-		events => [
-			[ 0.1, 'database' ],
-			[ 0.5, 'evict' ],
-			[ 0.7, 'database' ],
-			[ 0.9, 'checkpoint' ]
-		]
-	},
-	{
-		hold_primary => 'lazydrop-worker',
-		skip => 1,
-		events => [ [ 0.5, 'evict' ], [ 0.7, 'standby_fast' ] ]
-	},
-	{
-		upgrade => 1,
-		primary => { %small, %bgwriter },
-		hold_primary => 'lazydrop-worker',
-		events => [ [ 0.5, 'evict' ] ]
-	},
-	{
-		primary => {%slow},
-		standby => { %small, %bgwriter },
-		hold_standby => 'lazydrop-worker',
-		events => [ [ 0.2, 'database' ], [ 0.7, 'checkpoint' ] ]
-	},
-	{
-		hold_primary => 'lazydrop-removal-step',
-		standby => {},
-		hold_standby => 'lazydrop-pass',
-		events => [
-			[ 0.1, 'database' ],
-			[ 0.3, 'checkpoint' ],
-			[ 0.8, 'release_primary' ]
-		],
-		drain => 1
-	},
-	{
-		base => NEAR_END,
-		primary => { %tiny, %slow, %small },
-		standby => {},
-		hold_standby => 'lazydrop-removal-step',
-		events => [ [ 0.2, 'database' ], [ 0.6, 'evict' ] ]
-	},
-	{
-		base => NEAR_END,
-		hold_primary => 'lazydrop-pass',
-		events => [
-			[ 0.2, 'database' ],
-			[ 0.5, 'standby_immediate' ],
-			[ 0.6, 'release_primary' ]
-		]
-	},
-	{
-		upgrade => 1,
-		standby => { %tiny, %slow },
-		hold_primary => 'lazydrop-removal-step',
-		events => [
-			[ 0.1, 'standby_fast' ],
-			[ 0.3, 'checkpoint' ],
-			[ 0.5, 'restartpoint' ],
-			[ 0.6, 'primary_immediate' ]
-		]
-	},
-	{
-		primary => {%slow},
-		standby => {%slow},
-		events => [
-			[ 0.1, 'fsync_on' ],
-			[ 0.6, 'fsync_off' ],
-			[ 0.7, 'standby_fast' ],
-			[ 0.8, 'primary_fast' ]
-		]
-	},
-	{ temporary => 1, ops => 20, primary => {%slow} },
-	{
-		primary => {%slow},
-		events => [ [ 0.3, 'database' ], [ 0.6, 'primary_immediate' ] ]
-	},
-	{
-		primary => {%slow},
-		events => [ [ 0.3, 'database' ] ],
-		crash => 1,
-		drain => 1
-	},);
-
-# Not full_page_writes, nor wal_consistency_checking: replay that begins before a name
-# has come back finds pages of its new owner, which stock does not survive either.
-my %extra = (
-	'io_method' => [ 'worker', 'sync' ],
-	'lazydrop.defer_files' => [ 'on', 'on', 'on', 'off' ],
-	'lazydrop.enabled' => [ 'on', 'on', 'on', 'off' ],
-	'lazydrop.max_pending' => [ 16, 500, 16384, 16384 ],
-	'lazydrop.pass_delay' => [ 0, q{'20ms'}, map { q{'60s'} } 1 .. 4 ],
-	'lazydrop.removal_rate' => [ 0, q{'1MB'} ],
-	'shared_buffers' => [ q{'1MB'}, q{'16MB'}, q{'256MB'} ]);
-
-sub random_settings
-{
-	return {
-		map  { $_ => one_of(@{ $extra{$_} }) }
-		grep { chance(0.5) || /pass_delay/ } sort keys %extra
-	};
-}
-
 # Additional rounds in binary-upgrade mode that are slow and that nothing ends early.
 my $quiet_upgrades = 0;
 
-sub random_round
-{
-	my %r = (
-		base => chance(0.3) ? NEAR_END : BASE,
-		primary => random_settings(),
-		upgrade => !$upgraded && chance(0.25),
-		drain => chance(0.3));
-	my @points =
-	  qw(lazydrop-worker lazydrop-pass lazydrop-pass-end lazydrop-removal lazydrop-removal-step);
-	if (chance(0.3))
-	{
-		# It does not take notice of these between two records.
-		$r{standby} = random_settings();
-		delete $r{standby}{"lazydrop.$_"} foreach qw(enabled defer_files);
-	}
-
-	# Names are to come back while they are pending.
-	$r{ops} = 40 + int(rand(80));
-	if ($r{upgrade})
-	{
-		$r{ops} *= 4;
-		delete $r{primary}{"lazydrop.$_"}
-		  foreach qw(enabled defer_files max_pending);
-		$r{primary} = { %{ $r{primary} }, %slow };
-	}
-
-	# A worker comes to such a point only if it is to do something.
-	foreach my $name (qw(primary standby))
-	{
-		next unless chance(0.25);
-		$r{"hold_$name"} = one_of(@points);
-		$r{$name} //= {};
-		delete $r{$name}{"lazydrop.$_"}
-		  foreach qw(enabled defer_files pass_delay);
-	}
-	$r{temporary} = 1 if !$r{upgrade} && chance(0.2);
-
-	my @can = grep { !/^primary_|fsync/ } sort keys %actions;
-	push @can, qw(database restartpoint);
-	$r{events} = [
-		map { [ sprintf('%.2f', $_), one_of(@can) ] }
-		sort { $a <=> $b } map { rand() * 0.9 } 1 .. 1 + int(rand(6))
-	];
-	if (chance(0.3))
-	{
-		push @{ $r{events} },
-		  [ 0.95, one_of(qw(primary_fast primary_immediate)) ];
-	}
-	else
-	{
-		$r{crash} = chance(0.2);
-		$quiet_upgrades++ if $r{upgrade} && !$r{hold_primary};
-	}
-	return %r;
-}
-
-run_round(%$_) foreach @schedule;
+run_round(%$_) foreach schedule();
 
 # Then one round in which anything may happen, and three in which the standby's worker
 # leaves alone what comes back.
 my $bursts = 0;
 while (time() - $began < $seconds)
 {
-	run_round(random_round());
+	my %random = random_round($upgraded, keys %actions);
+	$quiet_upgrades++ if $random{quiet_upgrade};
+	run_round(%random);
 
 	my %burst = (
 		ops => 40 + int(rand(80)),
-		base => one_of(BASE, NEAR_END),
+		base => draw(BASE, NEAR_END),
 		primary => random_settings());
-	run_round(%burst, standby => {%slow});
+	run_round(%burst, standby => slow_settings());
 	run_round(%burst,
-		events => [ [ 0.5, one_of(qw(evict checkpoint database)) ] ])
+		events => [ [ 0.5, draw(qw(evict checkpoint database)) ] ])
 	  foreach 1 .. 2;
 	$bursts++;
 }

@@ -32,10 +32,10 @@ use Time::HiRes qw(usleep);
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   wait_for_receipt time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
-  orphaned_files nothing_is_left contents need_injection_points need_mounts
-  reload_with stop_process continue_process
-  start_quiet_node log_is_clean stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing
-  start_as manual_queries);
+  orphaned_files nothing_is_left contents need_injection_points need_test_extra need_mounts
+  reload_with stop_process continue_process start_quiet_node log_is_clean
+  stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing start_as
+  manual_queries);
 
 =pod
 
@@ -386,6 +386,22 @@ sub need_injection_points
 {
 	plan skip_all => 'Injection points not supported by this build'
 	  if ($ENV{enable_injection_points} // '') ne 'yes';
+	return;
+}
+
+=pod
+
+=item need_test_extra()
+
+Skip the whole test, which takes minutes, unless PG_TEST_EXTRA has "lazydrop_long".
+
+=cut
+
+sub need_test_extra
+{
+	plan skip_all =>
+	  'takes long, and lazydrop_long is not enabled in PG_TEST_EXTRA'
+	  if ($ENV{PG_TEST_EXTRA} // '') !~ /\blazydrop_long\b/;
 	return;
 }
 

@@ -44,13 +44,15 @@ use JSON::PP;
 use LazyDropModel qw(chance draw read_file write_file);
 use LazyDropTorture
   qw(psql run_session run_reader differences set_up_sql dump_database);
-use LazyDropUtils qw(wait_for_nothing wait_for_stats wait_until);
+use LazyDropUtils
+  qw(need_test_extra wait_for_nothing wait_for_stats wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
 use Test::More;
 use Time::HiRes qw(usleep time);
 
+need_test_extra();
 plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
 
 my $length = $ENV{LAZYDROP_TORTURE_SECONDS} || 80;

@@ -35,7 +35,7 @@ use LazyDropModel qw(chance draw);
 use LazyDropPair  qw(start_pair catch_up);
 use LazyDropUtils
   qw(stats hold_at release wait_for_wait wait_until wait_for_nothing orphaned_files
-  need_injection_points start_binary_upgrade);
+  need_test_extra need_injection_points start_binary_upgrade);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RecycledNumbers
@@ -43,6 +43,7 @@ use RecycledNumbers
 use Test::More;
 use Time::HiRes qw(time);
 
+need_test_extra();
 need_injection_points();
 
 my $seconds = $ENV{LAZYDROP_TORTURE_SECONDS} || 0;

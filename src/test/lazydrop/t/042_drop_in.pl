@@ -15,11 +15,12 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
   qw(stats wait_for_stats hold_at wait_for_wait wait_until wait_for_receipt relation_files
-  add_segments database_directories orphaned_files contents log_is_clean start_as);
+  need_test_extra add_segments database_directories orphaned_files contents log_is_clean start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+need_test_extra();
 my $stock = $ENV{LAZYDROP_STOCK} // '';
 plan skip_all =>
   'LAZYDROP_STOCK does not name an installation of PostgreSQL built from the same source'

@@ -23,11 +23,12 @@ use IPC::Run;
 use JSON::PP;
 use LazyDropUtils
   qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until
-  relation_files add_segments orphaned_files contents start_quiet_node);
+  relation_files add_segments orphaned_files contents need_test_extra start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+need_test_extra();
 plan skip_all => 'pgBackRest and signals to tools are not for Windows'
   if $windows_os;
 

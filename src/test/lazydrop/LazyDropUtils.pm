@@ -247,10 +247,10 @@ sub hidden_files
 
 =item orphaned_files($node [, crashed => 1])
 
-Directories of databases and of tablespaces that a node does not know, and files of
-relations that pg_class of their database does not know, sorted, relative to its data
-directory.  Databases that cannot be connected to are not looked into.  On a primary, a
-checkpoint must have unlinked the first segments of what has been dropped.
+Directories of databases and of tablespaces that a node does not know, and files in the
+former that pg_class of the database does not know, sorted, relative to its data directory.
+Databases that cannot be connected to are not looked into.  On a primary, a checkpoint must
+have unlinked the first segments of what has been dropped.
 
 A server that has crashed, or is a copy of another one, may have first segments without a
 byte: stock leaves them when a checkpoint falls between a commit and the request to unlink
@@ -298,8 +298,15 @@ sub orphaned_files
 		next unless $directory =~ m{^global$|/[0-9]+$};
 		foreach my $file (slurp_dir("$data/$directory"))
 		{
-			my ($number, $rest) = $file =~ /^((?:t[0-9]+_)?[0-9]+)(.*)$/
-			  or next;
+			next
+			  if $file =~
+			  /^(\.\.?|PG_VERSION|pg_filenode\.map(\.tmp)?|pg_internal\.init.*)$/;
+			my ($number, $rest) = $file =~ /^((?:t[0-9]+_)?[0-9]+)(.*)$/;
+			if (!defined $number)
+			{
+				push @orphans, "$directory/$file" if $directory ne 'global';
+				next;
+			}
 			next
 			  if $known{"$directory/$number"}
 			  && $rest =~ /^(_(fsm|vm|init))?(\.[0-9]+)?$/;

@@ -785,7 +785,7 @@ sub wait_for_wait
 		'postgres', "
 		SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$event'"
 		  . (defined $type ? " AND backend_type = '$type'" : '')
-	) or croak "nobody waits for $event on " . $node->name;
+	) or croak "no process waits for $event on " . $node->name;
 	return;
 }
 

@@ -41,8 +41,8 @@ my %tiny = ('lazydrop.max_pending' => 16);
 my %small = ('shared_buffers' => q{'1MB'});
 
 # Have the background writer keep files open.  Only where no name comes back that the
-# worker has settled, or a checkpoint in binary-upgrade mode: there, as in stock, nobody
-# tells it to close them.
+# worker has settled, or a checkpoint in binary-upgrade mode: there, as in stock, it is not
+# told to close them.
 my %bgwriter = (
 	'bgwriter_delay' => q{'10ms'},
 	'bgwriter_lru_maxpages' => 1000,

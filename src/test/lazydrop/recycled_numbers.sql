@@ -77,7 +77,7 @@ BEGIN
 	RAISE NOTICE 'done %', v_done;
 END $$;
 
--- A temporary table gets many numbers, whoever has them in other files.
+-- A temporary table gets many numbers, which other relations may have as well.
 CREATE PROCEDURE use_temporary(v_times int) LANGUAGE plpgsql AS $$
 DECLARE
 	v_num oid;

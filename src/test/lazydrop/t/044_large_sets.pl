@@ -117,8 +117,8 @@ foreach my $prefix ('many', 'other')
 		},
 		"$what, full");
 
-	# Writers tell what is buried from what is not; and nobody needs the worker to have
-	# the files gone.
+	# Writers tell what is buried from what is not; and a checkpoint has the files gone
+	# without the worker.
 	is_intact("$what, full", 1);
 	foreach my $node (@nodes)
 	{

@@ -42,9 +42,9 @@ keep_rows(1000);
 
 # --- a worker that is stopped in the middle of its pass -----------------------------------
 
-# It owns all that is in a full set, on both servers.  Whoever is about to create
-# something under such a name takes it over after a second, and droppers do after ten.
-# Until then they do as stock does.
+# It owns all that is in a full set, on both servers.  A process that creates something
+# under such a name takes it over after a second, and one that drops after ten.  Until then
+# they do as stock does.
 {
 	my $what = 'stopped in a pass';
 	on_primary(
@@ -139,7 +139,7 @@ keep_rows(1000);
 
 # --- a worker that is stopped between two steps of a removal, and within one ------------
 
-# Between two steps, it is in nobody's way.  Within one, the name does not come back, and
+# Between two steps, no process waits for it.  Within one, the name does not come back, and
 # nothing else waits; but replay is one process, and so all that comes after that waits.
 # A checkpoint is not held up.
 foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
@@ -201,8 +201,8 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 # --- a dropper that is stopped -----------------------------------------------------------
 
 # Between its commit and the moment when it hands its files over, a checkpoint waits for
-# it: for a session, or the startup process.  So does who drops the tablespace.  Nobody
-# else does.
+# it: for a session, or the startup process.  So does DROP TABLESPACE.  No other process
+# does.
 foreach my $node (@nodes)
 {
 	my $what = 'a dropper that is stopped on ' . $node->name;
@@ -347,7 +347,7 @@ sub drop_waits_for_bgwriter
 	}
 	is_intact($what, 1);
 
-	# So does who creates something under a name that is pending.
+	# So does CREATE DATABASE with an OID that is pending.
 	on_primary(
 		'CREATE DATABASE again OID 90000',
 		'DROP DATABASE again',

@@ -69,7 +69,7 @@ END
 	$? = $status;
 }
 
-# Whatever is opened from now on for writing cannot be: but for the top directory, in
+# No file can be opened for writing from now on: but for the top directory, in
 # which the server is, and for files that it has open.
 sub make_read_only
 {

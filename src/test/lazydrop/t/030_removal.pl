@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node stop_with_clean_log hidden_files);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node hidden_files);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

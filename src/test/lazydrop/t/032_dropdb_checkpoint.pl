@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release wait_for_wait minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

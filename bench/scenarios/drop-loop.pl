@@ -53,7 +53,7 @@ scenario 'drop-loop' => (
 				'passes per 1000 drops',
 				'passes',
 				1000 * ($after->{passes} - $before->{passes}) / max(
-					$after->{buried_relations} - $before->{buried_relations},
+					$after->{deferred_relations} - $before->{deferred_relations},
 					1));
 		}
 		discard($node);

@@ -108,8 +108,8 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 		values[i++] = Int32GetDatum(stats.worker_pid);
 	else
 		nulls[i++] = true;
-	values[i++] = Int64GetDatum(stats.buried_relations);
-	values[i++] = Int64GetDatum(stats.buried_databases);
+	values[i++] = Int64GetDatum(stats.deferred_relations);
+	values[i++] = Int64GetDatum(stats.deferred_databases);
 	values[i++] = Int64GetDatum(stats.passes);
 	values[i++] = Int64GetDatum(stats.headers_visited);
 	values[i++] = Int64GetDatum(stats.buffers_invalidated);

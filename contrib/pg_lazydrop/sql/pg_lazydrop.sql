@@ -29,7 +29,7 @@ EXECUTE others;
 -- Counters start anew.
 SELECT stats_reset AS reset_before FROM pg_stat_lazydrop \gset
 SELECT pg_stat_lazydrop_reset();
-SELECT stats_reset > :'reset_before' AS reset, buried_relations, passes, headers_visited,
+SELECT stats_reset > :'reset_before' AS reset, deferred_relations, passes, headers_visited,
        last_pass, last_pass_time, last_pass_headers, last_pass_buffers
 FROM pg_stat_lazydrop;
 
@@ -46,7 +46,7 @@ SELECT tablespace = (SELECT dattablespace FROM pg_database WHERE datname = curre
        since BETWEEN :'before' AND clock_timestamp() AS since,
        buffers_done, files_done, files > 0 AS files, bytes >= 0 AS bytes
 FROM pg_lazydrop_pending;
-SELECT pending_relations, pending_databases, oldest_age < '1 min' AS oldest_age, buried_relations
+SELECT pending_relations, pending_databases, oldest_age < '1 min' AS oldest_age, deferred_relations
 FROM pg_stat_lazydrop;
 
 -- A database has an entry for each tablespace.
@@ -73,7 +73,7 @@ SELECT count(*) FROM pg_lazydrop_pending WHERE relfilenumber = :number;
 SELECT pg_lazydrop_drain(timeout => '30 s');
 SELECT count(*) FROM pg_lazydrop_pending;
 SELECT pending_relations, pending_databases, pending_files, pending_bytes, oldest_age,
-       buried_relations >= 2 AS buried_relations, buried_databases,
+       deferred_relations >= 2 AS deferred_relations, deferred_databases,
        passes > 0 AS passes, headers_visited >= last_pass_headers AS headers_visited,
        buffers_invalidated >= :blocks AS buffers_invalidated,
        files_removed > 0 AS files_removed,

@@ -76,17 +76,17 @@ is(pending($standby), '', 'nothing is pending there');
 wait_for_wait($standby, 'LazyDropMain', 'lazy drop worker');
 is( $standby->safe_psql(
 		'postgres',
-		'SELECT buried_relations, buffers_invalidated > 0, files_removed > 0, passes FROM pg_stat_lazydrop'
+		'SELECT deferred_relations, buffers_invalidated > 0, files_removed > 0, passes FROM pg_stat_lazydrop'
 	),
 	'1|t|t|1',
 	'what the standby has counted');
 $standby->safe_psql('postgres', 'SELECT pg_stat_lazydrop_reset()');
 is( $standby->safe_psql(
-		'postgres', 'SELECT buried_relations, passes FROM pg_stat_lazydrop'),
+		'postgres', 'SELECT deferred_relations, passes FROM pg_stat_lazydrop'),
 	'0|0',
 	'reset on the standby');
 is( $primary->safe_psql(
-		'postgres', 'SELECT buried_relations, passes FROM pg_stat_lazydrop'),
+		'postgres', 'SELECT deferred_relations, passes FROM pg_stat_lazydrop'),
 	'1|1',
 	'not on the primary');
 

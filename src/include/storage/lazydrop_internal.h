@@ -258,8 +258,8 @@ typedef struct LazyDropShared
 	pg_atomic_uint64 writes_skipped;
 	pg_atomic_uint64 sync_fallbacks;
 	pg_atomic_uint64 reuse_waits;
-	pg_atomic_uint64 buried_relations;
-	pg_atomic_uint64 buried_databases;
+	pg_atomic_uint64 deferred_relations;
+	pg_atomic_uint64 deferred_databases;
 	pg_atomic_uint64 files_removed;
 	pg_atomic_uint64 bytes_removed;
 	pg_atomic_uint64 checkpoint_waits;

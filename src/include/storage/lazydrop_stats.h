@@ -34,8 +34,8 @@ typedef struct LazyDropStats
 	int			worker_pid;		/* 0 when there is none */
 
 	/* since stats_reset */
-	int64		buried_relations;
-	int64		buried_databases;
+	int64		deferred_relations;
+	int64		deferred_databases;
 	int64		passes;
 	int64		headers_visited;
 	int64		buffers_invalidated;

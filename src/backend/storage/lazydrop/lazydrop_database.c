@@ -183,7 +183,7 @@ BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
 {
 	bool		fits = LazyDropAddEntries(locators, n, files, ndirs, lsn);
 
-	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->buried_databases :
+	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->deferred_databases :
 							&LazyDropCtl->sync_fallbacks, 1);
 	return fits;
 }

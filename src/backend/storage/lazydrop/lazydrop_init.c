@@ -239,8 +239,8 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->writes_skipped, 0);
 	pg_atomic_init_u64(&LazyDropCtl->sync_fallbacks, 0);
 	pg_atomic_init_u64(&LazyDropCtl->reuse_waits, 0);
-	pg_atomic_init_u64(&LazyDropCtl->buried_relations, 0);
-	pg_atomic_init_u64(&LazyDropCtl->buried_databases, 0);
+	pg_atomic_init_u64(&LazyDropCtl->deferred_relations, 0);
+	pg_atomic_init_u64(&LazyDropCtl->deferred_databases, 0);
 	pg_atomic_init_u64(&LazyDropCtl->files_removed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->bytes_removed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->bytes_freed, 0);

@@ -156,7 +156,7 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		pfree(locators);
 		return;
 	}
-	pg_atomic_fetch_add_u64(&LazyDropCtl->buried_relations, n);
+	pg_atomic_fetch_add_u64(&LazyDropCtl->deferred_relations, n);
 	if (files != LAZYDROP_FILES_NONE)
 		nburying = n;
 

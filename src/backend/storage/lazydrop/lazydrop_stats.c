@@ -63,8 +63,8 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->last_pass_buffers = LazyDropCtl->last_pass_buffers;
 	stats->stats_reset = LazyDropCtl->stats_reset;
 
-	stats->buried_relations = pg_atomic_read_u64(&LazyDropCtl->buried_relations);
-	stats->buried_databases = pg_atomic_read_u64(&LazyDropCtl->buried_databases);
+	stats->deferred_relations = pg_atomic_read_u64(&LazyDropCtl->deferred_relations);
+	stats->deferred_databases = pg_atomic_read_u64(&LazyDropCtl->deferred_databases);
 	stats->passes = pg_atomic_read_u64(&LazyDropCtl->passes);
 	stats->buffers_invalidated = pg_atomic_read_u64(&LazyDropCtl->buffers_invalidated);
 	stats->writes_skipped = pg_atomic_read_u64(&LazyDropCtl->writes_skipped);
@@ -145,8 +145,8 @@ void
 LazyDropResetStats(void)
 {
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	pg_atomic_write_u64(&LazyDropCtl->buried_relations, 0);
-	pg_atomic_write_u64(&LazyDropCtl->buried_databases, 0);
+	pg_atomic_write_u64(&LazyDropCtl->deferred_relations, 0);
+	pg_atomic_write_u64(&LazyDropCtl->deferred_databases, 0);
 	pg_atomic_write_u64(&LazyDropCtl->passes, 0);
 	pg_atomic_write_u64(&LazyDropCtl->buffers_invalidated, 0);
 	pg_atomic_write_u64(&LazyDropCtl->writes_skipped, 0);
@@ -211,8 +211,8 @@ LazyDropShowStats(void)
 
 #define COUNTER(name) \
 	appendStringInfo(&buf, ", \"" #name "\": " INT64_FORMAT, stats.name)
-	COUNTER(buried_relations);
-	COUNTER(buried_databases);
+	COUNTER(deferred_relations);
+	COUNTER(deferred_databases);
 	COUNTER(passes);
 	COUNTER(headers_visited);
 	COUNTER(buffers_invalidated);

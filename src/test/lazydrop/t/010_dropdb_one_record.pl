@@ -209,7 +209,7 @@ foreach my $enabled (qw(on off))
 			[], "$what: no directory is left on $name");
 		my $after = stats($node);
 		my $passes = $enabled eq 'on' ? 1 : 0;
-		is($after->{buried_databases} - $before{$name}{buried_databases},
+		is($after->{deferred_databases} - $before{$name}{deferred_databases},
 			$passes, "$what: " . ($passes ? '' : 'not ') . "buried on $name");
 		is($after->{passes} - $before{$name}{passes},
 			$passes, "$what: passes of the worker on $name");

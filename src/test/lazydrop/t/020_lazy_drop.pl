@@ -164,7 +164,7 @@ foreach my $entry (@commands)
 {
 	my ($what, $prepare, $drop, $count, $clean) = @$entry;
 	my $counter =
-	  $what eq 'DROP DATABASE' ? 'buried_databases' : 'buried_relations';
+	  $what eq 'DROP DATABASE' ? 'deferred_databases' : 'deferred_relations';
 	$primary->safe_psql(
 		'postgres',
 		join(";\n",
@@ -262,11 +262,11 @@ $primary->poll_query_until('postgres',
 	"SELECT current_setting('lazydrop.enabled') = 'off'")
   or die 'the setting was not reloaded';
 my $pending = stats($primary)->{pending_relations};
-my $buried = stats($primary)->{buried_relations};
+my $buried = stats($primary)->{deferred_relations};
 $primary->safe_psql('postgres',
 	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
 $primary->safe_psql('postgres', 'DROP TABLE t');
-is(stats($primary)->{buried_relations}, $buried, 'off: nothing is buried');
+is(stats($primary)->{deferred_relations}, $buried, 'off: nothing is buried');
 is(stats($primary)->{pending_relations},
 	$pending, 'off: what is pending stays pending');
 $primary->safe_psql('postgres', 'CHECKPOINT');

@@ -271,7 +271,7 @@ hold_workers(
 		$primary->safe_psql('postgres', 'DROP TABLE x');
 	});
 my $waits = stats($primary)->{reuse_waits};
-my $buried = stats($primary)->{buried_relations};
+my $buried = stats($primary)->{deferred_relations};
 my $number = 800009;
 foreach my $oid (800020, 800040)
 {
@@ -290,7 +290,7 @@ foreach my $oid (800020, 800040)
 	# and with that of one that is buried
 	$number = 801009;
 }
-is(stats($primary)->{buried_relations},
+is(stats($primary)->{deferred_relations},
 	$buried, 'a temporary relation is not buried');
 is(stats($primary)->{reuse_waits}, $waits, 'nor does it settle anything');
 release_workers('lazydrop-worker');

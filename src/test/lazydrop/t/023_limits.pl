@@ -66,7 +66,7 @@ foreach my $i (1 .. 60)
 	$node->safe_psql('postgres', "DROP TABLE t$i");
 }
 my $after = stats($node);
-is($after->{buried_relations} - $before->{buried_relations},
+is($after->{deferred_relations} - $before->{deferred_relations},
 	60, '60 drops through a set of 16');
 is( $after->{sync_fallbacks},
 	$before->{sync_fallbacks},
@@ -96,8 +96,8 @@ $node->safe_psql(
 $before = stats($node);
 $node->safe_psql('postgres', 'DROP DATABASE d');
 $after = stats($node);
-is( $after->{buried_databases},
-	$before->{buried_databases},
+is( $after->{deferred_databases},
+	$before->{deferred_databases},
 	'a database that does not fit is not buried in part');
 is( $after->{sync_fallbacks},
 	$before->{sync_fallbacks} + 1,
@@ -138,8 +138,8 @@ SKIP:
 		$node->safe_psql('postgres', "DROP TABLE t$i");
 	}
 	$after = stats($node);
-	is( $after->{buried_relations} -
-		  $before->{buried_relations} +
+	is( $after->{deferred_relations} -
+		  $before->{deferred_relations} +
 		  $after->{sync_fallbacks} -
 		  $before->{sync_fallbacks},
 		60,
@@ -204,7 +204,7 @@ create_tables(5);
 drop_tables(5);
 $node->stop('immediate');
 $node->start;
-cmp_ok(stats($node)->{buried_relations},
+cmp_ok(stats($node)->{deferred_relations},
 	'>=', 5, 'crash recovery buries, also without a worker');
 is(stats($node)->{pending_relations}, 0, 'and settles everything at its end');
 is_intact('crash recovery without a worker');
@@ -255,16 +255,16 @@ foreach my $i (1 .. 20)
 }
 $after = stats($node);
 cmp_ok($most, '<=', 1, 'a set of one: never more than that is pending');
-is( $after->{buried_relations} -
-	  $before->{buried_relations} +
+is( $after->{deferred_relations} -
+	  $before->{deferred_relations} +
 	  $after->{sync_fallbacks} -
 	  $before->{sync_fallbacks},
 	20,
 	'each drop is buried or done at once');
 cmp_ok(
-	$after->{buried_relations},
+	$after->{deferred_relations},
 	'>',
-	$before->{buried_relations},
+	$before->{deferred_relations},
 	'and some are buried');
 $before = $after;
 $node->safe_psql('postgres', 'DROP TABLE t21, t22');

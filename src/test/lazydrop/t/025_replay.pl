@@ -143,9 +143,9 @@ sub drop_many
 }
 drop_many(100);
 my $before = startup_memory();
-my $buried = stats($standby)->{buried_relations};
+my $buried = stats($standby)->{deferred_relations};
 drop_many(1000);
-is(stats($standby)->{buried_relations} - $buried,
+is(stats($standby)->{deferred_relations} - $buried,
 	1001, '1001 drops have been replayed');
 is(startup_memory() - $before, 0, 'and have left nothing in memory');
 

@@ -36,7 +36,7 @@ foreach my $enabled ('on', 'off')
 			INSERT INTO t SELECT generate_series(1, $rows);
 			VACUUM t;
 			DELETE FROM t WHERE a > 1000;});
-		my $buried = stats($node)->{buried_relations};
+		my $buried = stats($node)->{deferred_relations};
 		$node->safe_psql('postgres', 'VACUUM (TRUNCATE) t');
 		is( $node->safe_psql(
 				'postgres', q{
@@ -48,7 +48,7 @@ foreach my $enabled ('on', 'off')
 			"$what: no page behind the end");
 		cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('t')}),
 			'<', 10 * 8192, "$what: VACUUM gave the tail back");
-		is(stats($node)->{buried_relations},
+		is(stats($node)->{deferred_relations},
 			$buried, "$what: and buried nothing");
 		$node->safe_psql('postgres',
 			"INSERT INTO t SELECT generate_series(1, $rows)");

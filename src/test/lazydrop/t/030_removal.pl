@@ -276,9 +276,9 @@ SKIP:
 	{
 		my @paths = create_table('t');
 		truncate($node->data_dir . "/$paths[0]", $size) if $size > 0;
-		my $before = stats($node)->{buried_relations};
+		my $before = stats($node)->{deferred_relations};
 		$node->safe_psql('postgres', 'DROP TABLE t');
-		my $buried = stats($node)->{buried_relations} - $before;
+		my $buried = stats($node)->{deferred_relations} - $before;
 		my $left = grep { -s $node->data_dir . "/$_" } all_files(@paths);
 		ok( $size > 0 ? ($buried > 0 && $left > 0) : ($buried + $left == 0),
 			'lazydrop.scan_limit: a '

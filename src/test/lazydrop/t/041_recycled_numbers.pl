@@ -65,7 +65,7 @@ $_->append_conf('postgresql.conf', "include_if_exists = 'storm.conf'")
 
 # What is counted in shared memory, summed up over restarts.
 my @counted =
-  qw(reuse_waits buried_relations buried_databases sync_fallbacks);
+  qw(reuse_waits deferred_relations deferred_databases sync_fallbacks);
 my %total;
 foreach my $node (@nodes)
 {

@@ -135,7 +135,7 @@ sub start_storm
 	my %weight = map { $_ => 32 } keys %script;
 	$weight{$_} = 1 foreach qw(tablespace wal_log file_copy);    # slow
 	delete @weight{@without};
-	my $before = stats($node)->{buried_relations};
+	my $before = stats($node)->{deferred_relations};
 	my $storm = $storm{ $node->name } = { out => '', err => '' };
 	local $ENV{PGOPTIONS} = '-c client_min_messages=warning';
 	local $ENV{PGAPPNAME} = 'storm';
@@ -155,7 +155,7 @@ sub start_storm
 		'<' => \undef,
 		'>' => \$storm->{out},
 		'2>' => \$storm->{err});
-	wait_for_stats($node, "(s->>'buried_relations')::int > $before + 20");
+	wait_for_stats($node, "(s->>'deferred_relations')::int > $before + 20");
 	return;
 }
 

@@ -97,7 +97,7 @@ foreach my $prefix ('many', 'other')
 			$before,
 			{
 				pending_relations => $round * MANY,
-				buried_relations => $round * MANY,
+				deferred_relations => $round * MANY,
 				sync_fallbacks => 0,
 				passes => 0
 			},
@@ -111,7 +111,7 @@ foreach my $prefix ('many', 'other')
 		$before,
 		{
 			pending_relations => 100_000,
-			buried_relations => 100_000,
+			deferred_relations => 100_000,
 			sync_fallbacks => 0,
 			passes => 0
 		},
@@ -139,7 +139,7 @@ foreach my $prefix ('many', 'other')
 		$before,
 		{
 			pending_relations => 1,
-			buried_relations => 100_001,
+			deferred_relations => 100_001,
 			sync_fallbacks => 0,
 			passes => 1
 		},
@@ -182,7 +182,7 @@ foreach my $prefix ('many', 'other')
 		$before,
 		{
 			pending_relations => 0,
-			buried_relations => 0,
+			deferred_relations => 0,
 			sync_fallbacks => 10_000
 		},
 		$what);
@@ -227,7 +227,7 @@ do
 		{
 			pending_relations => 0,
 			pending_files => 0,
-			buried_relations => 0,
+			deferred_relations => 0,
 			sync_fallbacks => 2000
 		},
 		$what);
@@ -248,7 +248,7 @@ do
 	storm(1, 200, "$what, before");
 	have_changed(
 		$before,
-		{ buried_relations => 200, sync_fallbacks => 0 },
+		{ deferred_relations => 200, sync_fallbacks => 0 },
 		"$what, before");
 	wait_for_nothing(@nodes);
 } while (time() < $until);
@@ -295,7 +295,7 @@ do
 		$before,
 		{
 			pending_databases => 4 * $n,
-			buried_databases => $n,
+			deferred_databases => $n,
 			sync_fallbacks => 0,
 			passes => 0
 		},

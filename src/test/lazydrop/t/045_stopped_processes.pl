@@ -101,7 +101,7 @@ keep_rows(1000);
 	my $buried = all_stats();
 	my $tries = 0;
 	my $taken_over = sub {
-		return !grep { changed($buried, $_, 'buried_relations') < 60 } @nodes;
+		return !grep { changed($buried, $_, 'deferred_relations') < 60 } @nodes;
 	};
 	while (!$taken_over->()
 		&& $tries++ < 2 * $PostgreSQL::Test::Utils::timeout_default)
@@ -314,7 +314,7 @@ sub drop_waits_for_bgwriter
 		storm(2, 200, $what);
 		foreach my $node (@nodes)
 		{
-			is( changed($before, $node, 'buried_relations') +
+			is( changed($before, $node, 'deferred_relations') +
 				  changed($before, $node, 'sync_fallbacks'),
 				400,
 				"$what: drops are counted on " . $node->name);

@@ -48,7 +48,7 @@ foreach my $round (1 .. 10)
 is(changed($before, $primary, 'sync_fallbacks'),
 	500, "$what: drops are done as in stock on the primary");
 is(stats($primary)->{pending_relations}, 0, "$what: nothing is pending");
-is(changed($before, $standby, 'buried_relations'),
+is(changed($before, $standby, 'deferred_relations'),
 	500, "$what: drops are buried on the standby");
 is(changed($before, $standby, 'sync_fallbacks'), 0, "$what: all of them");
 cmp_ok($max_pending, '<=', 64, "$what: no more than there is room for");

@@ -399,7 +399,7 @@ SKIP:
 	my $ntests = 0;
 	$ntests += $1 while $output =~ /^# All ([0-9]+) tests passed/mg;
 	cmp_ok($ntests, '>=', 150, "$ntests of them");
-	cmp_ok(stats($server)->{buried_relations}, '>', 500, 'which drop a lot');
+	cmp_ok(stats($server)->{deferred_relations}, '>', 500, 'which drop a lot');
 	$server->stop;
 	log_is_clean($server);
 }

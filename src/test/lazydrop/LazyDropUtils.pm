@@ -35,7 +35,7 @@ our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   orphaned_files nothing_is_left contents need_injection_points need_test_extra need_mounts
   reload_with stop_process continue_process start_quiet_node log_is_clean
   stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing start_as
-  manual_queries);
+  manual_queries monitoring_queries);
 
 =pod
 
@@ -512,8 +512,8 @@ sub start_as
 
 =item manual_queries($file)
 
-The queries that a file of the manual offers, those in a configuration file included: a
-hash of their texts, for psql, by the section that they are in and a number.
+The queries that a file of the manual offers: a hash of their texts, for psql, by the
+section that they are in and a number.
 
 =cut
 
@@ -533,10 +533,6 @@ sub manual_queries
 			next;
 		}
 		my $query = $2;
-		if ($query =~ /^( +)query: \|\n((?:\1 .*\n)+)/m)
-		{
-			$query = $2;
-		}
 		next unless $query =~ /^\s*(?:SELECT|WITH|\\if|\\set)\b/;
 		$query =~ s/&lt;/</g;
 		$query =~ s/&gt;/>/g;
@@ -546,6 +542,25 @@ sub manual_queries
 		$queries{"$section $number"} = $query;
 	}
 	return %queries;
+}
+
+=pod
+
+=item monitoring_queries()
+
+Those of the files of contrib/pg_lazydrop for monitoring systems, by the file's name.
+
+=cut
+
+sub monitoring_queries
+{
+	my $directory = dirname(__FILE__) . '/../../../contrib/pg_lazydrop';
+	my $exporter = slurp_file("$directory/lazydrop_exporter.yml");
+	my ($query) = $exporter =~ /^ +query: \|\n((?: {4}.*\n)+)/m;
+	croak 'there is no query in lazydrop_exporter.yml' if !defined $query;
+	return (
+		'lazydrop_check.sql' => slurp_file("$directory/lazydrop_check.sql"),
+		'lazydrop_exporter.yml' => $query);
 }
 
 =pod

@@ -9,7 +9,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/..";
+use lib $FindBin::RealBin;
 use PostgreSQL::Test::Utils;
 use ScratchCheckout;
 use Test::More;

@@ -8,7 +8,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/..";
+use lib $FindBin::RealBin;
 use Digest::SHA;
 use Fcntl qw(:flock);
 use IPC::Run;

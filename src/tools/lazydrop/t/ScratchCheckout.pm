@@ -29,7 +29,7 @@ use FindBin;
 use IPC::Run;
 use PostgreSQL::Test::Utils;
 
-# The checkout that the running test belongs to: the test is a link.
+# The checkout that the running test belongs to.
 my $real_top = "$FindBin::RealBin/../../../..";
 
 =pod

@@ -1,18 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-=pod
-
-=head1 NAME
-
-LazyDrop::Common - places, messages and small file helpers of the tools
-
-=head1 DESCRIPTION
-
-What prepare, import, export and check share: where things lie in a checkout,
-error messages in PostgreSQL's style, atomic file writes, digests, and the lock
-that keeps two of the tools from working on one prepared tree.
-
-=cut
+# What the tools share: where things lie in a checkout, error messages in
+# PostgreSQL's style, atomic file writes, running other programs, and the lock that
+# keeps two of the tools from working on one prepared tree.
 
 package LazyDrop::Common;
 
@@ -22,14 +12,16 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use Digest::SHA;
 use Exporter 'import';
-use Fcntl qw(:flock);
+use Fcntl          qw(:flock);
 use File::Basename qw(basename dirname);
-use File::Path qw(make_path remove_tree);
+use File::Path     qw(make_path remove_tree);
+use Getopt::Long   ();
+use POSIX          ();
 
 our @EXPORT = qw($top $state_dir $tree_dir $cache_dir
   fail notice set_quiet slurp spew sha256_file sha256_data read_conf
-  run run_ok capture git get_options take_lock scratch_dir make_path remove_tree
-  write_if_changed);
+  run capture git lines_of git_settings get_options take_lock scratch_dir
+  make_path remove_tree write_if_changed);
 
 # The checkout that this file is in, whatever the current directory is.
 our $top = abs_path(dirname(abs_path(__FILE__)) . '/../../../..');
@@ -45,8 +37,8 @@ our $throw_errors = 0;
 # git hands these to the programs that it runs, as when a tool is called from a
 # hook; here they would lead to another repository.
 delete @ENV{
-	grep { /^GIT_(?:DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|PREFIX|NAMESPACE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES)$/
-	  } keys %ENV
+	grep { /^GIT_/ && !/^GIT_(?:AUTHOR|COMMITTER|CONFIG|EDITOR)/ }
+	  keys %ENV
 };
 
 my $progname = basename($0);
@@ -87,9 +79,7 @@ sub slurp
 	open(my $fh, '<:raw', $path)
 	  or fail("could not open file \"$path\": $!");
 	local $/ = undef;
-	my $data = <$fh>;
-	close($fh) or fail("could not read file \"$path\": $!");
-	return $data // '';
+	return scalar(<$fh>) // '';
 }
 
 # Write a file so that it is there whole or not at all.  Mode is optional.
@@ -101,10 +91,8 @@ sub spew
 	  or fail("could not create file \"$temp\": $!");
 	(print $fh $data) && close($fh)
 	  or fail("could not write file \"$temp\": $!");
-	if (defined $mode)
-	{
-		chmod($mode, $temp) or fail("could not set mode of \"$temp\": $!");
-	}
+	!defined $mode || chmod($mode, $temp)
+	  or fail("could not set mode of \"$temp\": $!");
 	rename($temp, $path)
 	  or fail("could not rename file \"$temp\" to \"$path\": $!");
 	return;
@@ -138,33 +126,30 @@ sub read_conf
 {
 	my ($path) = @_;
 	my %conf;
-	my $lineno = 0;
 	foreach my $line (split /\n/, slurp($path))
 	{
-		$lineno++;
 		next if $line =~ /^\s*(?:#|$)/;
 		$line =~ /^\s*(\w+)\s*=\s*(.*?)\s*$/
-		  or fail("syntax error in file \"$path\", line $lineno: \"$line\"");
+		  or fail("syntax error in file \"$path\": \"$line\"");
 		$conf{$1} = $2;
 	}
 	return \%conf;
 }
 
-# Run a command and return its exit status (256 when it could not be run or
-# died from a signal) and everything that it printed.  Options: dir, env,
-# stderr: 'merged' (the default), 'none', or 'apart' (leave it where it goes).
+# Run a command and return its exit status (256 when it died from a signal) and
+# everything that it printed.  Options: dir, env, stderr: 'merged' (the default),
+# 'none', or 'apart' (leave it where it goes).
 sub capture
 {
 	my ($opt, @cmd) = @_;
-	my $pid = open(my $fh, '-|');
-	fail("could not fork: $!") unless defined $pid;
+	my $pid = open(my $fh, '-|') // fail("could not fork: $!");
 	if ($pid == 0)
 	{
-		# In the child nobody's END block may run: use POSIX::_exit.
-		require POSIX;
+		# No END block may run in the child: use POSIX::_exit.
 		if ($opt->{dir} && !chdir($opt->{dir}))
 		{
-			print STDERR "could not change directory to \"$opt->{dir}\": $!\n";
+			print STDERR
+			  "could not change directory to \"$opt->{dir}\": $!\n";
 			POSIX::_exit(127);
 		}
 		$ENV{$_} = $opt->{env}{$_} foreach keys %{ $opt->{env} || {} };
@@ -180,8 +165,7 @@ sub capture
 	local $/ = undef;
 	my $out = <$fh>;
 	close($fh);
-	my $status = $? & 127 ? 256 : $? >> 8;
-	return ($status, $out // '');
+	return ($? & 127 ? 256 : $? >> 8, $out // '');
 }
 
 # Run a command that must succeed; returns what it printed.
@@ -194,21 +178,17 @@ sub run
 	return $out;
 }
 
-# Run a command; returns whether it succeeded.
-sub run_ok
-{
-	my ($status) = capture(@_);
-	return $status == 0;
-}
-
-# Run git in a directory, independent of the user's settings where these could
-# change what the tools write, and also when the directory is another user's
-# (a tree prepared by an unprivileged user and looked at by root).
+# Run git, independent of the user's settings where these could change what the
+# tools write, and also when the directory is another user's (a tree prepared by an
+# unprivileged user and looked at by root).  The place is a directory, or options as
+# those of capture().
 sub git
 {
-	my ($dir, @args) = @_;
-	return run({ dir => $dir, stderr => 'apart' },
-		'git', git_settings($dir), @args);
+	my ($place, @args) = @_;
+	$place = { dir => $place } unless ref $place;
+	return run(
+		{ stderr => 'apart', %$place }, 'git',
+		git_settings($place->{dir}), @args);
 }
 
 sub git_settings
@@ -223,28 +203,38 @@ sub git_settings
 		'advice.detachedHead=false');
 }
 
-# Getopt::Long, with its complaints in our style.
+# What git prints, in lines.
+sub lines_of
+{
+	return split /\n/, git(@_);
+}
+
+# Getopt::Long, with its complaints in our style; --help prints the text.
 sub get_options
 {
-	my (%spec) = @_;
-	my @complaints;
-	require Getopt::Long;
+	my ($help_text, %spec) = @_;
+	my ($help, @complaints);
 	local $SIG{__WARN__} = sub { push @complaints, lcfirst $_[0]; };
-	return if Getopt::Long::GetOptions(%spec);
+	my $ok = Getopt::Long::GetOptions('help|h' => \$help, %spec);
 	chomp @complaints;
-	fail($complaints[0], "Try \"$progname --help\" for more information.");
-	return;
+	fail($complaints[0], "Try \"$progname --help\" for more information.")
+	  unless $ok;
+	return unless $help;
+	print $help_text;
+	exit 0;
 }
 
 # Only one of the tools at a time may work on the prepared tree.
 sub take_lock
 {
+	return if $lock_handle;
 	make_path($state_dir, { error => \my $errors });
 	fail("could not create directory \"$state_dir\": "
 		  . (values %{ $errors->[0] })[0])
 	  if @$errors;
 	open($lock_handle, '>>', "$state_dir/lock")
-	  or fail("could not open file \"$state_dir/lock\": $!",
+	  or fail(
+		"could not open file \"$state_dir/lock\": $!",
 		"The directory belongs to another user; remove it, or run this as that user."
 	  );
 	if (!flock($lock_handle, LOCK_EX | LOCK_NB))
@@ -254,7 +244,7 @@ sub take_lock
 		  or fail("could not lock file \"$state_dir/lock\": $!");
 	}
 
-	# Under the lock, whatever scratch is there was left by a killed run.
+	# Under the lock, scratch that is there was left by a killed run.
 	remove_tree(glob("'$state_dir'/scratch-*"));
 	return;
 }

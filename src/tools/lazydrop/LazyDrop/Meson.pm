@@ -1,24 +1,16 @@
 # Copyright (c) 2026, LazyDrop developers
 
-=pod
-
-=head1 NAME
-
-LazyDrop::Meson - let upstream's Meson build run as a subdirectory of ours
-
-=head1 DESCRIPTION
-
-Meson takes project options, test names and counts from the one project that
-it is set up for, so our meson.build makes the project() call and enters the
-prepared tree with subdir().  There upstream's own project() call must not be
-run, and "the source root" and "the build root" must mean the tree.
-
-The change is mechanical and reversible: rewrite() adds whole lines that are
-marked, and replaces words one for one; restore() takes both back.  So the
-files can be rewritten in the prepared tree while the patch series, and git in
-an imported tree, see them as upstream has them.
-
-=cut
+# Let upstream's Meson build run as a subdirectory of ours.
+#
+# Meson takes project options, test names and counts from the one project that
+# it is set up for, so our meson.build makes the project() call and enters the
+# prepared tree with subdir().  There upstream's own project() call must not be
+# run, and "the source root" and "the build root" must mean the tree.
+#
+# The change is mechanical and reversible: rewrite() adds whole lines that are
+# marked, and replaces words one for one; restore() takes both back.  It is a filter
+# of the prepared tree's git: the files are rewritten in the work tree, while
+# commits and the patch series have them as upstream does.
 
 package LazyDrop::Meson;
 
@@ -29,7 +21,7 @@ use Exporter 'import';
 
 use LazyDrop::Common;
 
-our @EXPORT_OK = qw(rewrite restore needs_rewrite);
+our @EXPORT_OK = qw(rewrite restore);
 
 my $mark = '# added by prepare';
 
@@ -47,13 +39,6 @@ my $subdir = '/.pg/tree';
 # that appears must not be missed.
 my $unknown = qr/meson\.(?:project_source_root|project_build_root|
 	global_source_root|global_build_root)\b/x;
-
-sub needs_rewrite
-{
-	my ($path, $text) = @_;
-	return $path eq 'meson.build'
-	  || $text =~ /meson\.(?:\w+_)?(?:source|build)_root\b|$root/;
-}
 
 # Rewrite the text of the meson.build at a path of the tree.
 sub rewrite

@@ -1,52 +1,27 @@
 # Copyright (c) 2026, LazyDrop developers
 
-=pod
-
-=head1 NAME
-
-LazyDrop::Upstream - find, fetch, verify and unpack PostgreSQL's source
-
-=head1 DESCRIPTION
-
-Upstream's source comes from one of three places:
-
-=over
-
-=item archive
-
-The orig tarball of a Debian source package.  The ordinary apt client fetches
-it, with a configuration of its own: sources derived from those that the
-machine already trusts, lists and cache below .pg/apt.  The machine's own
-configuration, lists and cache are only read.  apt checks the signatures, and
-the digest of what it fetched against the signed index.
-
-=item tarball
-
-A file that the user named.
-
-=item directory
-
-A source tree that the user named; it is copied, never written to.
-
-=back
-
-=cut
+# Find, fetch, verify and unpack PostgreSQL's source.  It comes from one of three
+# places:
+#
+# archive    the orig tarball of a Debian source package, fetched with apt
+# tarball    a file that the user named
+# dir        a source tree that the user named; it is copied, never written to
 
 package LazyDrop::Upstream;
 
 use strict;
 use warnings FATAL => 'all';
 
+use Cwd qw(abs_path);
 use Exporter 'import';
 use File::Basename qw(basename);
 use File::Find;
-use Cwd qw(abs_path);
 use File::Spec;
 
 use LazyDrop::Common;
 
-our @EXPORT_OK = qw(locate_upstream unpack_upstream record_upstream release_of
-  derive_sources pinned);
+our @EXPORT_OK = qw(locate_upstream locate_release unpack_upstream
+  record_upstream move_pin private_apt pinned);
 
 # The pin: upstream.conf as a hash reference.
 sub pinned
@@ -60,6 +35,27 @@ sub pinned
 	return $conf;
 }
 
+# Pin another release: the one that the series has been exported for.
+sub move_pin
+{
+	my ($release, $sha256) = @_;
+	my %new = (
+		package => 'postgresql-' . major($release),
+		release => $release,
+		sha256 => $sha256);
+	my $text = slurp("$top/upstream.conf");
+	$text =~ s/^$_ = .*/$_ = $new{$_}/m foreach keys %new;
+	notice("upstream.conf pins PostgreSQL $release now")
+	  if write_if_changed("$top/upstream.conf", $text);
+	return;
+}
+
+# 18 of 18.6, 19 of 19beta1
+sub major
+{
+	return $_[0] =~ /^(\d+)/ ? $1 : '';
+}
+
 # Release that a source tree says it is, from its configure script, or undef.
 sub release_of
 {
@@ -70,20 +66,10 @@ sub release_of
 	  : undef;
 }
 
-=pod
-
-=over
-
-=item locate_upstream($argument)
-
-Decide where upstream's source comes from, fetching it if need be, and return
-a hash reference: kind (tarball or dir), path, id (what identifies the
-contents: a digest), what (for messages).  $argument is the user's
---with-upstream, or undef: then what the last prepare used, else the archive.
-Nothing is unpacked and nothing is recorded here.
-
-=cut
-
+# Decide where upstream's source comes from, fetching it if need be, and return
+# a hash reference: kind, path, id (a digest that identifies the contents), what
+# (for messages).  The argument is the user's --with-upstream, or undef: then what
+# the last prepare used, else the archive.  Nothing is unpacked or recorded here.
 sub locate_upstream
 {
 	my ($argument) = @_;
@@ -92,7 +78,9 @@ sub locate_upstream
 
 	if (!defined $argument)
 	{
-		return from_archive($last) if !$last || $last->{kind} eq 'archive';
+		my $pin = pinned();
+		return from_archive($pin->{package}, $pin->{release}, $last)
+		  if !$last || $last->{kind} eq 'archive';
 
 		# A tree that is there already can do without its source.
 		return {
@@ -112,6 +100,18 @@ sub locate_upstream
 	return from_tarball($path, $last);
 }
 
+# The same for a release of any major version.
+sub locate_release
+{
+	my ($release) = @_;
+	my $package = 'postgresql-' . major($release);
+	my $up = from_archive($package, $release, undef);
+	fail("the archive has no PostgreSQL $release",
+		'It offers ' . basename($up->{path}) . '; name a tarball instead.')
+	  unless $up->{path} =~ /_\Q$release\E\.orig\./;
+	return $up;
+}
+
 # Remember what the prepared tree was made from.
 sub record_upstream
 {
@@ -121,39 +121,27 @@ sub record_upstream
 	return;
 }
 
-# Size and time stamp, to see cheaply that a file is the one already hashed.
-sub file_stamp
-{
-	my ($path) = @_;
-	my @st = stat($path) or fail("could not stat \"$path\": $!");
-	return "$st[7]-$st[9]";
-}
-
-# Names under which the pinned release's tarball is known, Debian's and
-# PostgreSQL's own; the contents are the same.
-sub is_pinned_name
-{
-	my ($path) = @_;
-	my $pin = pinned();
-	my $name = basename($path);
-	return $name eq "$pin->{package}_$pin->{release}.orig.tar.bz2"
-	  || $name eq "postgresql-$pin->{release}.tar.bz2";
-}
-
+# A size and a time stamp tell cheaply that a file is the one already hashed.
 sub from_tarball
 {
 	my ($path, $last) = @_;
-	my $stamp = file_stamp($path);
+	my $pin = pinned();
+	my @st = stat($path) or fail("could not stat \"$path\": $!");
+	my $stamp = "$st[7]-$st[9]";
 	my $id =
-	    $last
+		 $last
 	  && $last->{path} eq $path
 	  && $last->{stamp} eq $stamp ? $last->{id} : sha256_file($path);
-	if (is_pinned_name($path) && $id ne pinned()->{sha256})
-	{
-		fail( "file \"$path\" has the name of the pinned release but not its contents",
-			"Expected SHA-256 " . pinned()->{sha256},
-			"Found SHA-256    $id");
-	}
+
+	# Debian's name of it and PostgreSQL's own; the contents are the same.
+	fail(
+		"file \"$path\" has the name of the pinned release but not its contents",
+		"Expected SHA-256 $pin->{sha256}",
+		"Found SHA-256    $id")
+	  if $id ne $pin->{sha256}
+	  && grep { basename($path) eq $_ }
+	  "$pin->{package}_$pin->{release}.orig.tar.bz2",
+	  "postgresql-$pin->{release}.tar.bz2";
 	return {
 		kind => 'tarball',
 		path => $path,
@@ -173,7 +161,8 @@ sub from_directory
 	  // fail("directory \"$path\" is not a PostgreSQL source tree");
 	foreach my $made (qw(config.status GNUmakefile src/include/pg_config.h))
 	{
-		fail( "source tree \"$path\" has been configured in place (it has \"$made\")",
+		fail(
+			"source tree \"$path\" has been configured in place (it has \"$made\")",
 			"Run \"make distclean\" there, or name a pristine tree or a tarball."
 		) if -e "$path/$made";
 	}
@@ -182,48 +171,37 @@ sub from_directory
 		{
 			no_chdir => 1,
 			wanted => sub {
-				if ($File::Find::name eq "$path/.git")
-				{
-					$File::Find::prune = 1;
-					return;
-				}
+				$File::Find::prune = 1, return
+				  if $File::Find::name eq "$path/.git";
 				my @st = lstat($File::Find::name);
-				return if !@st || -d _;
-				push @all, "$File::Find::name $st[2] $st[7] $st[9]";
+				push @all, "$File::Find::name $st[2] $st[7] $st[9]"
+				  if @st && !-d _;
 			}
 		},
 		$path);
-	my $id = sha256_data(join("\n", sort @all));
 	return {
 		kind => 'dir',
 		path => $path,
-		id => $id,
+		id => sha256_data(join("\n", sort @all)),
 		stamp => $release,
 		what => "directory \"$path\""
 	};
 }
 
-=pod
-
-=item unpack_upstream($upstream, $directory)
-
-Fill an empty directory with upstream's pristine source, and check that it is
-an 18.x without any of our patches.  Returns the release.  On an error nothing
-is cleaned up here: the directory is the caller's scratch.
-
-=cut
-
+# Fill an empty directory, the caller's scratch, with upstream's pristine source.
+# Returns the release, which must be of the pinned major version unless $any.
 sub unpack_upstream
 {
-	my ($up, $dir) = @_;
+	my ($up, $dir, $any) = @_;
 	my $pin = pinned();
 
 	if ($up->{missing})
 	{
-		fail( "$up->{what}, which the last prepare used, is gone",
+		fail(
+			"$up->{what}, which the last prepare used, is gone",
 			"Name another one with --with-upstream=, or remove \"$state_dir/upstream\" to use the archive's."
 		) if $up->{kind} ne 'archive';
-		%$up = %{ from_archive(undef) };
+		%$up = %{ from_archive($pin->{package}, $pin->{release}, undef) };
 	}
 
 	if ($up->{kind} eq 'dir')
@@ -236,155 +214,104 @@ sub unpack_upstream
 	{
 		my ($status, $out) = capture({}, 'tar', '-xf', $up->{path},
 			'--no-same-owner', '-C', $dir, '--strip-components=1');
-		if ($status != 0)
-		{
-			my ($reason) = grep { /\S/ } split /\n/, $out;
-			fail(
-				"could not unpack $up->{what}: "
-				  . ($reason // "status $status"),
-				$up->{kind} eq 'archive'
-				? "Remove the file; it will be fetched again."
-				: "The file may be truncated or not a tarball; get it again.");
-		}
+		my ($reason) = grep { /\S/ } split(/\n/, $out), "status $status";
+		fail(
+			"could not unpack $up->{what}: $reason",
+			$up->{kind} eq 'archive'
+			? "Remove the file; it will be fetched again."
+			: "The file may be truncated or not a tarball; get it again."
+		) if $status != 0;
 	}
 
 	my $release = release_of($dir)
 	  // fail("$up->{what} does not hold a PostgreSQL source tree");
-	fail( "$up->{what} is PostgreSQL $release, but LazyDrop needs release 18.x",
-		"The series was made on release $pin->{release}.")
-	  unless $release =~ /^18\.\d+$/;
+	return $release if $any;
+	my $major = major($pin->{release});
+	fail(
+		"$up->{what} is PostgreSQL $release, but LazyDrop needs release $major.x",
+		"The series was made on release $pin->{release}; to move it: src/tools/lazydrop/rebase."
+	) unless $release =~ /^\Q$major\E\.\d+$/;
 	if ($release ne $pin->{release})
 	{
 		my $tested = grep { $_ eq $release } split ' ', $pin->{tested};
-		notice("using PostgreSQL $release; the series was made on "
+		notice( "using PostgreSQL $release; the series was made on "
 			  . "$pin->{release}"
 			  . ($tested ? "" : " and has not been tested with $release"));
 	}
 	return $release;
 }
 
-# ---------------------------------------------------------------------------
-# The machine's archive
-# ---------------------------------------------------------------------------
+# --- the machine's archive --------------------------------------------------------
 
 # Suites to try after the machine's own, oldest first.  Aliases, so that no
 # code name has to be kept up to date here.
 my @newer_suites = qw(stable testing unstable);
 
-=pod
+# The only key that is trusted.
+my $keyring = '/usr/share/keyrings/debian-archive-keyring.gpg';
 
-=item derive_sources($etc_apt, $codename)
-
-Read the sources.list and sources.list.d of an apt configuration directory and
-return the stanzas (deb822 text) with which source packages can be fetched, as
-array references of stanzas in the order in which to try them: the machine's
-own suites, then each newer suite.  Only entries of component main whose suite
-is one of Debian's names are taken; whether the archive is Debian's is seen when
-apt has its Release file.  Options that turn signature checks off are dropped.
-
-=cut
-
-sub derive_sources
+# An apt client of our own below a directory: entries derived from the machine's,
+# with lists and downloads there.  The machine's configuration is read, but not
+# written to.  Returns the options for apt's commands, and a function that adds the
+# entries of a suite, or of the machine's own ones ("own"), and fetches their lists;
+# it returns what apt complained about.
+sub private_apt
 {
-	my ($etc, $codename) = @_;
-	my @entries;
+	my ($dir, $type, @settings) = @_;
+	remove_tree("$dir/sources");
+	make_path("$dir/lists/partial", "$dir/cache/archives/partial",
+		"$dir/sources");
 
-	my @lists = ("$etc/sources.list", sort glob("'$etc'/sources.list.d/*"));
-	foreach my $file (@lists)
+	# What the archive entries of this machine are, as apt reads them.
+	my (undef, $out) = capture(
+		{ stderr => 'none' }, 'apt-get',
+		'indextargets', '--no-release-info',
+		'--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
+		'Created-By: Packages');
+	my (%own, %main);
+	foreach (split /\n/, $out)
 	{
-		next unless -f $file && -r $file;
-		push @entries, $file =~ /\.sources$/
-		  ? parse_deb822(slurp($file))
-		  : $file =~ /\.list$/ ? parse_one_line(slurp($file))
-		  : ();
+		my ($uri, $suite, $component) = split / /;
+		next unless ($component // '') eq 'main';
+		$own{"$uri $suite"} = 1;
+		$main{$uri} = 1 unless $suite =~ m{[-/]|^nodistro$};
 	}
 
-	my %known = map { $_ => 1 } @newer_suites, 'oldstable', 'sid', $codename;
-	my (@own, %newer);
-	foreach my $entry (@entries)
-	{
-		next unless grep { $_ eq 'main' } @{ $entry->{components} };
-		foreach my $suite (@{ $entry->{suites} })
-		{
-			(my $base = $suite) =~ s{(?:-updates|-security|/updates)$}{};
-			next unless $known{$base};
-			push @own, stanza($entry, $suite);
-			next if $base ne $suite;
-			$newer{$_}{ stanza($entry, $_) } = 1 foreach @newer_suites;
-		}
-	}
-	return ([@own], map { [ sort keys %{ $newer{$_} } ] } @newer_suites);
-}
-
-sub stanza
-{
-	my ($entry, $suite) = @_;
-	return join('',
-		"Types: deb-src\n",
-		"URIs: @{ $entry->{uris} }\n",
-		"Suites: $suite\n",
-		"Components: main\n",
-		map { "$_:$entry->{fields}{$_}\n" }
-		  sort keys %{ $entry->{fields} });
-}
-
-# Fields of an entry that are carried over.
-my %kept_field =
-  map { lc($_) => $_ } qw(Signed-By Check-Valid-Until Check-Date By-Hash
-  Date-Max-Future Snapshot);
-
-sub parse_deb822
-{
-	my ($text) = @_;
-	my @entries;
-	$text =~ s/^#.*\n//mg;
-	foreach my $block (split /\n(?:[ \t]*\n)+/, $text)
-	{
-		my %field;
-		$field{ lc $1 } = $2
-		  while $block =~ /^([A-Za-z0-9-]+):(.*(?:\n[ \t].*)*)/mg;
-		next if ($field{enabled} // '') =~ /^\s*(?:no|false|off|0)\s*$/i;
-		next unless $field{uris} && $field{suites};
-		push @entries,
-		  {
-			uris => [ split ' ', $field{uris} ],
-			suites => [ split ' ', $field{suites} ],
-			components => [ split ' ', $field{components} // '' ],
-			fields => {
-				map { $kept_field{$_} => $field{$_} }
-				grep { $kept_field{$_} } keys %field
-			}
-		  };
-	}
-	return @entries;
-}
-
-sub parse_one_line
-{
-	my ($text) = @_;
-	my @entries;
-	foreach my $line (split /\n/, $text)
-	{
-		$line =~ s/#.*//;
-		$line =~ /^\s*deb(?:-src)?\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$/
-		  or next;
-		my ($options, $uri, $suite, $components) = ($1 // '', $2, $3, $4);
-		my %fields;
-		foreach my $option (split ' ', $options)
-		{
-			my ($name, $value) = split /=/, $option, 2;
-			my $kept = $kept_field{ lc $name } or next;
-			($fields{$kept} = " $value") =~ s/,/ /g;
-		}
-		push @entries,
-		  {
-			uris => [$uri],
-			suites => [$suite],
-			components => [ split ' ', $components ],
-			fields => \%fields
-		  };
-	}
-	return @entries;
+	# Read after the machine's configuration.  The hooks are the machine's own and
+	# concern its own lists.
+	spew(
+		"$dir/apt.conf",
+		join('',
+			map { "$_;\n" } '#clear APT::Update::Pre-Invoke',
+			'#clear APT::Update::Post-Invoke',
+			'#clear APT::Update::Post-Invoke-Success',
+			'Dir::Etc::sourcelist "/dev/null"',
+			"Dir::Etc::sourceparts \"$dir/sources\"",
+			"Dir::State::lists \"$dir/lists\"",
+			"Dir::Cache \"$dir/cache\"",
+			'Acquire::Languages "none"',
+			'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false"',
+			'Acquire::Retries "2"',
+			'Acquire::AllowInsecureRepositories "false"',
+			'Acquire::AllowWeakRepositories "false"',
+			'Acquire::AllowDowngradeToInsecureRepositories "false"',
+			'APT::Get::AllowUnauthenticated "false"',
+			($> == 0 ? 'APT::Sandbox::User "root"' : ()),
+			@settings));
+	my @conf = ('-c', "$dir/apt.conf");
+	my $add = sub {
+		my ($suite) = @_;
+		my @entries =
+		  $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
+		  sort keys %main;
+		return () unless @entries;
+		spew("$dir/sources/$suite.list",
+			join('', map { "$type [signed-by=$keyring] $_ main\n" } @entries)
+		);
+		my (undef, $said) = capture({}, 'apt-get', @conf, '-q', 'update');
+		return grep { /^(?:E|W|Err)/ } split /\n/, $said;
+	};
+	return (\@conf, $add, scalar(keys %own));
 }
 
 # What to do when there is no source to be had.
@@ -392,106 +319,71 @@ sub no_source
 {
 	my ($message, @details) = @_;
 	my $pin = pinned();
-	fail(
-		$message,
-		@details,
-		"Get PostgreSQL $pin->{release}'s source on another machine, as "
+	fail($message, @details,
+			"Get PostgreSQL $pin->{release}'s source on another machine, as "
 		  . "$pin->{package}_$pin->{release}.orig.tar.bz2 from Debian or "
 		  . "postgresql-$pin->{release}.tar.bz2 from PostgreSQL, and say "
 		  . "--with-upstream=FILE (with make: UPSTREAM=FILE).");
+}
+
+# Of [ what, release ] the wanted release is preferred, then the newest.
+sub best
+{
+	my ($release, @found) = @_;
+	my ($best) = sort {
+			 ($b->[1] eq $release) <=> ($a->[1] eq $release)
+		  || ($b->[1] =~ /(\d+)$/)[0] <=> ($a->[1] =~ /(\d+)$/)[0]
+	} @found;
+	return $best;
 }
 
 # Tarball of the machine's archive: from the cache, or what the last prepare took
 # from there, or fetched into it.
 sub from_archive
 {
-	my ($last) = @_;
-	my $pin = pinned();
+	my ($package, $release, $last) = @_;
 	make_path($cache_dir);
-
-	# Of what is cached the pinned release is preferred, then the newest.
-	my @cached = sort {
-			 ($b->[1] eq $pin->{release}) <=> ($a->[1] eq $pin->{release})
-		  || ($b->[1] =~ /(\d+)$/)[0] <=> ($a->[1] =~ /(\d+)$/)[0]
-	  }
-	  map { /_(18\.\d+)\.orig\.tar\.\w+$/ ? [ $_, $1 ] : () }
-	  glob("'$cache_dir'/$pin->{package}_*.orig.tar.*");
+	my $cached = best(
+		$release,
+		map {
+			/_([\d.]+(?:beta\d+|rc\d+)?)\.orig\.tar\.\w+$/ ? [ $_, $1 ] : ()
+		} glob("'$cache_dir'/${package}_*.orig.tar.*"));
 	return { %$last, missing => 1, what => "the archive's tarball" }
-	  if !@cached && $last;
-	my $path = @cached ? $cached[0][0] : fetch();
-	my $up = from_tarball($path, $last);
+	  if !$cached && $last;
+	my $up =
+	  from_tarball($cached ? $cached->[0] : fetch($package, $release), $last);
 	$up->{kind} = 'archive';
 	return $up;
 }
 
-# Fetch the orig tarball into the cache with apt.  Returns its path.
+# Fetch the orig tarball into the cache with apt.  apt verifies the archive's
+# signature; the digest in the signed index is compared here.
 sub fetch
 {
-	my $pin = pinned();
+	my ($package, $release) = @_;
 	my ($have_apt) = capture({}, 'sh', '-c', 'command -v apt-get');
 	no_source("there is no upstream source, and this system has no apt-get")
 	  if $have_apt != 0;
-
-	my $apt = "$state_dir/apt";
-	make_path("$apt/lists/partial", "$apt/cache/archives/partial",
-		"$apt/sources");
-
-	# Read after the machine's configuration, and only by these commands.
-	# The hooks are the machine's own and concern its own lists.
-	my $user = $> == 0 ? 'APT::Sandbox::User "root";' : '';
-	spew("$apt/apt.conf", <<"EOF");
-#clear APT::Update::Pre-Invoke;
-#clear APT::Update::Post-Invoke;
-#clear APT::Update::Post-Invoke-Success;
-Dir::Etc::sourcelist "/dev/null";
-Dir::Etc::sourceparts "$apt/sources";
-Dir::State::lists "$apt/lists";
-Dir::Cache "$apt/cache";
-Acquire::Languages "none";
-Acquire::Retries "2";
-Acquire::AllowInsecureRepositories "false";
-Acquire::AllowWeakRepositories "false";
-Acquire::AllowDowngradeToInsecureRepositories "false";
-APT::Get::AllowUnauthenticated "false";
-$user
-EOF
-	my @conf = ('-c', "$apt/apt.conf");
-
-	my $os_release = -f '/etc/os-release' ? slurp('/etc/os-release') : '';
-	my ($codename) = $os_release =~ /^VERSION_CODENAME="?(\w+)/m;
-	my (undef, $etc) = capture({}, 'apt-config', 'shell', 'ETC', 'Dir::Etc/d');
-	($etc) = ($etc // '') =~ /ETC='([^']*)'/;
-	my @tries = derive_sources($etc // '/etc/apt', $codename // 'none');
+	my ($conf, $add, $entries) = private_apt("$state_dir/apt", 'deb-src');
 	no_source("could not find Debian's archive in this machine's apt sources")
-	  unless grep { @$_ } @tries;
+	  unless $entries;
 
-	my (@stanzas, @problems);
-	foreach my $try (@tries)
+	my %problems;
+	foreach my $suite ('own', @newer_suites)
 	{
-		next unless @$try;
-		my @suites = map { /^Suites: (.*)$/m } @$try;
-		notice("looking for $pin->{package} in @suites");
-		push @stanzas, @$try;
-		write_sources($apt, @stanzas);
-		my ($status, $out) = capture({}, 'apt-get', @conf, '-q', 'update');
-		foreach my $line (grep { /^(?:E|W|Err)/ } split /\n/, $out)
-		{
-			push @problems, $line unless grep { $_ eq $line } @problems;
-		}
+		notice("looking for $package in "
+			  . ($suite eq 'own' ? "this machine's suites" : $suite));
+		$problems{$_} = 1 foreach $add->($suite);
+		my $source = newest_source($conf, $package, $release) or next;
+		my ($version, $found, $sha) = @$source;
 
-		# Others than Debian have suites of the same names.
-		@stanzas = of_debian(\@conf, @stanzas);
-		write_sources($apt, @stanzas);
-		my ($version, $release, $sha) = newest_source(\@conf, $pin);
-		next unless $version;
-
-		notice("fetching the source of PostgreSQL $release");
+		notice("fetching the source of PostgreSQL $found");
 		my $into = scratch_dir('fetch');
-		($status, $out) =
-		  capture({ dir => $into }, 'apt-get', @conf, '-q', 'source',
-			'--download-only', '--tar-only', "$pin->{package}=$version");
+		my ($status, $out) = capture({ dir => $into },
+			'apt-get', @$conf, '-q', 'source',
+			'--download-only', '--tar-only', "$package=$version");
 		my ($file) = glob("'$into'/*.orig.tar.*");
-		no_source("could not fetch the source package $pin->{package}",
+		no_source("could not fetch the source package $package",
 			grep { /^(?:E|W|Err)/ } split /\n/, $out)
 		  if $status != 0 || !$file;
 		fail("the tarball that apt fetched is not the one in its index")
@@ -502,73 +394,30 @@ EOF
 		  or fail("could not rename file \"$path.tmp.$$\" to \"$path\": $!");
 		return $path;
 	}
-	no_source("could not find $pin->{package} in this machine's archive",
-		@problems > 3 ? @problems[ 0 .. 2 ] : @problems);
+	no_source(
+		"could not find $package in this machine's archive",
+		(sort keys %problems)
+		  [ 0 .. (keys %problems > 3 ? 2 : keys(%problems) - 1) ]);
 	return;
-}
-
-sub write_sources
-{
-	my ($apt, @stanzas) = @_;
-	spew("$apt/sources/lazydrop.sources", join("\n", @stanzas));
-	return;
-}
-
-# Those stanzas whose Release file, which apt has verified, names Debian as the
-# origin.
-sub of_debian
-{
-	my ($conf, @stanzas) = @_;
-	my (undef, $out) = capture(
-		{ stderr => 'none' }, 'apt-get', @$conf,
-		'indextargets', '--format',
-		'$(REPO_URI) $(RELEASE) $(ORIGIN)',
-		'Created-By: Sources');
-	my %debian;
-	foreach my $line (split /\n/, $out)
-	{
-		my ($uri, $suite, $origin) = split / /, $line, 3;
-		next unless ($origin // '') eq 'Debian';
-		$uri =~ s{/*$}{};
-		$debian{"$uri $suite"} = 1;
-	}
-	return grep {
-		my ($uris) = /^URIs: (.*)$/m;
-		my ($suite) = /^Suites: (.*)$/m;
-		!grep { my $uri = $_; $uri =~ s{/*$}{}; !$debian{"$uri $suite"} }
-		  split ' ', $uris;
-	} @stanzas;
 }
 
 # The source package's version to fetch, its upstream release and its
-# tarball's digest, from the lists that apt verified; empty when none is 18.x.
+# tarball's digest, from the lists that apt verified, if there is any.
 sub newest_source
 {
-	my ($conf, $pin) = @_;
-	my (undef, $out) =
-	  capture({ stderr => 'none' }, 'apt-cache', @$conf, 'showsrc',
-		'--only-source', $pin->{package});
+	my ($conf, $package, $release) = @_;
+	my (undef, $out) = capture({ stderr => 'none' },
+		'apt-cache', @$conf, 'showsrc', '--only-source', $package);
 	my @found;
 	foreach my $stanza (split /\n\n+/, $out)
 	{
-		next unless $stanza =~ /^Package: \Q$pin->{package}\E$/m;
+		next unless $stanza =~ /^Package: \Q$package\E$/m;
 		my ($version) = $stanza =~ /^Version: (\S+)$/m or next;
-		my ($sha, $release) =
-		  $stanza =~ /^ ([0-9a-f]{64}) \d+ \S+_(18\.\d+)\.orig\.tar\.\w+$/m
-		  or next;
-		push @found, [ $version, $release, $sha ];
+		push @found, [ $version, $2, $1 ]
+		  if $stanza =~
+		  /^ ([0-9a-f]{64}) \d+ \S+_([\d.~a-z]+)\.orig\.tar\.\w+$/m;
 	}
-	@found = sort {
-			 ($b->[1] eq $pin->{release}) <=> ($a->[1] eq $pin->{release})
-		  || ($b->[1] =~ /(\d+)$/)[0] <=> ($a->[1] =~ /(\d+)$/)[0]
-	} @found;
-	return @found ? @{ $found[0] } : ();
+	return best($release, @found);
 }
-
-=pod
-
-=back
-
-=cut
 
 1;

@@ -1,8 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # import and export are inverse to each other, byte for byte; neither loses work.
-# check refuses a series or an overlay that could go wrong without anybody's
-# noticing: above all a hunk that fits in two places, which neither git apply nor
+# check refuses a series or an overlay that could go wrong without notice: above all a hunk that fits in two places, which neither git apply nor
 # patch refuses.
 
 use strict;
@@ -17,8 +16,10 @@ use Test::More;
 my $checkout = ScratchCheckout->new;
 my $top = $checkout->{top};
 my $main = "$top/.pg/tree/src/backend/main.c";
-my ($status, $out) =
-  $checkout->run('prepare', '--with-upstream=' . $checkout->tarball('18.6'));
+my ($status, $out) = $checkout->run('export');
+is($status, 1, 'export without a tree is refused');
+like($out, qr/error: there is no prepared tree/, 'it says so');
+$checkout->run('prepare', '--with-upstream=' . $checkout->tarball('18.6'));
 
 my $trailer =
   "Description: A topic\nAuthor: nobody\nForwarded: not-needed\nLast-Update: 2026-01-01\n";
@@ -37,18 +38,16 @@ sub patches
 
 # --- there and back -------------------------------------------------------------
 
-($status, $out) = $checkout->run('export');
-is($status, 1, 'export without import is refused');
-like($out, qr/error: the prepared tree has not been imported/, 'it says so');
-
 my $before = patches();
 ($status, $out) = $checkout->run('import');
 is($status, 0, 'import');
-is($checkout->git('status', '--porcelain'), '',
+is( $checkout->git('status', '--porcelain'),
+	'',
 	'nothing is modified and nothing untracked: links and rewritten files are hidden'
 );
-is($checkout->git('log', '--format=%s'),
-	"register\nPostgreSQL 18.6\n", 'one commit for each patch');
+is( $checkout->git('log', '--format=%s'),
+	"register\nPostgreSQL 18.6\n",
+	'one commit for each patch');
 like($checkout->git('show', 'HEAD:meson.build'),
 	qr/meson\.source_root\(\)/, 'history has upstream\'s own text');
 like($checkout->read('.pg/tree/meson.build'),
@@ -59,7 +58,8 @@ is(patches(), $before, 'what was imported is exported, not even touched');
 
 # An edit, as a developer makes it.
 my $text = slurp_file($main);
-ScratchCheckout::write_file($main, $text =~ s/^line 4$/line 4\nour_call();/mr);
+ScratchCheckout::write_file($main,
+	$text =~ s/^line 4$/line 4\nour_call();/mr);
 ($status, $out) = $checkout->run('export');
 is($status, 1, 'an edit that is not committed is refused');
 like($out, qr{hint:\s+M src/backend/main\.c}, 'it is named');
@@ -69,6 +69,7 @@ is($status, 1, 'import does not discard a commit that was not exported');
 like($out, qr/hint: \w+ our-topic/, 'it is named');
 my $series = $checkout->read('patches/series');
 $checkout->write('patches/series', "# pulled\n$series");
+
 foreach my $options ([], ['--force'])
 {
 	($status, $out) = $checkout->run('prepare', @$options);
@@ -78,12 +79,12 @@ foreach my $options ([], ['--force'])
 }
 $checkout->write('patches/series', $series);
 
-# Nor is whatever else one keeps in such a repository lost.
+# Nor are branches lost.
 $checkout->git('branch', 'mine');
 $checkout->git('reset', '-q', '--hard', 'lazydrop/series');
 ($status, $out) = $checkout->run('import');
-is($status, 1, 'import does not discard a branch');
-like($out, qr{hint: refs/heads/mine}, 'it is named');
+is($checkout->git('log', '-1', '--format=%s', 'mine'),
+	"our-topic\n", 'import keeps a branch');
 $checkout->git('reset', '-q', '--hard', 'mine');
 $checkout->git('branch', '-D', '-q', 'mine');
 
@@ -91,7 +92,7 @@ $checkout->git('branch', '-D', '-q', 'mine');
 $checkout->git('checkout', '-q', 'HEAD~1');
 ($status, $out) = $checkout->run('export');
 is($status, 1, 'export in the middle of a rebase is refused');
-like($out, qr/error: the imported tree is not on its branch/, 'it says so');
+like($out, qr/error: the prepared tree is not on its branch/, 'it says so');
 $checkout->git('checkout', '-q', 'lazydrop');
 $checkout->write('src/backend/storage/lazydrop/more.c', "int more;\n");
 ($status, $out) = $checkout->run('prepare');
@@ -109,7 +110,7 @@ is( $patch, "$trailer
 +our_call();
  
 ", 'the patch has one line of context on each side');
-is($checkout->read('patches/series'),
+is( $checkout->read('patches/series'),
 	"# the series\nregister.patch\nour-topic.patch\n",
 	'it is in the series, whose comments stay');
 ($status, $out) = $checkout->run('prepare');
@@ -129,7 +130,8 @@ ScratchCheckout::write_file($main,
 commit("our-other\n\n$trailer");
 ($status, $out) = $checkout->run('export');
 is($status, 0, 'export of an edit in repetitive text');
-like($checkout->read('patches/our-other.patch'),
+like(
+	$checkout->read('patches/our-other.patch'),
 	qr/^\@\@ [^\n]*\n \n \{\n\+inside\(\);\n \}\n line 7\n\z/m,
 	'as much context as makes it unique');
 ($status, $out) = $checkout->run('import');
@@ -161,8 +163,7 @@ is($status, 0, 'import');
 
 # patches/ changed underneath, as by a pull.
 $checkout->write('patches/edges.patch',
-	$checkout->read('patches/edges.patch') =~
-	  s/^\+third\(\);$/+other();/mr);
+	$checkout->read('patches/edges.patch') =~ s/^\+third\(\);$/+other();/mr);
 $before = patches();
 ($status, $out) = $checkout->run('export');
 is($status, 1, 'export refuses to overwrite patches that changed');
@@ -178,10 +179,11 @@ is($checkout->git('status', '--porcelain'), '', 'and into its history');
 $checkout->git('reset', '-q', '--hard', 'HEAD~2');
 ($status, $out) = $checkout->run('export');
 is($status, 0, 'export after dropping commits');
-ok( !-e "$top/patches/edges.patch" && !-e "$top/patches/our-other.patch",
+ok(!-e "$top/patches/edges.patch" && !-e "$top/patches/our-other.patch",
 	'their patches are gone');
-is($checkout->read('patches/series'),
-	"# the series\nregister.patch\nour-topic.patch\n", 'from the series too');
+is( $checkout->read('patches/series'),
+	"# the series\nregister.patch\nour-topic.patch\n",
+	'from the series too');
 
 # --- what export refuses ----------------------------------------------------------
 
@@ -202,7 +204,8 @@ export_refused(
 	'a new file',
 	qr/adds file "src\/backend\/new\.c"/,
 	sub {
-		ScratchCheckout::write_file("$top/.pg/tree/src/backend/new.c", "new\n");
+		ScratchCheckout::write_file("$top/.pg/tree/src/backend/new.c",
+			"new\n");
 		$checkout->git('add', 'src/backend/new.c');
 		commit("new-file\n\n$trailer");
 	});
@@ -273,9 +276,8 @@ export_refused(
 sub check_finds
 {
 	my ($what, $message, %files) = @_;
-	my %saved = map {
-		$_ => -e "$top/$_" ? $checkout->read($_) : undef
-	} keys %files;
+	my %saved =
+	  map { $_ => -e "$top/$_" ? $checkout->read($_) : undef } keys %files;
 	foreach my $path (keys %files)
 	{
 		defined $files{$path}
@@ -305,35 +307,41 @@ like(
 	'the size of the series is printed');
 like($out, qr/^7 passed, 0 failed\n\z/m, 'closing line');
 
-check_finds('a patch without a section in the README',
+check_finds(
+	'a patch without a section in the README',
 	qr/has no section "our-topic\.patch"/,
 	'patches/README.md' => $readme);
 check_finds(
 	'a section without a patch',
 	qr/describes "gone\.patch", which is not in the series/,
 	'patches/README.md' => "$readme\n## our-topic.patch\n## gone.patch\n");
-check_finds('a patch that is not listed',
+check_finds(
+	'a patch that is not listed',
 	qr/"our-topic\.patch" is not listed/,
 	'patches/series' => "register.patch\n");
-check_finds('a patch that is listed twice',
+check_finds(
+	'a patch that is listed twice',
 	qr/"register\.patch" is listed twice/,
 	'patches/series' => "register.patch\nour-topic.patch\nregister.patch\n");
-check_finds('a patch that does not exist',
+check_finds(
+	'a patch that does not exist',
 	qr/"none\.patch" is listed in .* but does not exist/,
 	'patches/series' => "register.patch\nour-topic.patch\nnone.patch\n");
-check_finds('a patch without a description',
+check_finds(
+	'a patch without a description',
 	qr/"our-topic\.patch" has no "Description:" field/,
 	'patches/our-topic.patch' => $patch =~ s/^Description: /Descr: /r);
 check_finds(
 	'a hunk that fits in two places',
 	qr/the hunk could land in 8 places/,
-	'patches/our-topic.patch' =>
-	  $patch =~ s/\@\@.*/\@\@ -14,2 +14,3 \@\@\n \n+our_call();\n {\n/sr);
+	'patches/our-topic.patch' => $patch =~
+	  s/\@\@.*/\@\@ -14,2 +14,3 \@\@\n \n+our_call();\n {\n/sr);
 check_finds(
 	'a hunk that fits at another line',
 	qr/the hunk applies at line 13 instead/,
 	'patches/our-topic.patch' => $patch =~ s/-13,2 \+13,3/-12,2 +12,3/r);
-check_finds('a hunk that does not fit',
+check_finds(
+	'a hunk that does not fit',
 	qr/the hunk does not apply/,
 	'patches/our-topic.patch' => $patch =~ s/^ line 4$/ line 44/mr);
 check_finds(
@@ -341,7 +349,8 @@ check_finds(
 	qr/"our-topic\.patch" differs from what export writes/,
 	'patches/our-topic.patch' => $patch =~
 	  s/\@\@.*/\@\@ -13,3 +13,4 \@\@\n line 4\n+our_call();\n \n {\n/sr);
-check_finds('a file of ours that upstream has',
+check_finds(
+	'a file of ours that upstream has',
 	qr/already has the file "src\/backend\/other\.c"/,
 	'src/backend/other.c' => "ours\n");
 check_finds(
@@ -358,8 +367,8 @@ check_finds(
 	'a C file that Meson does not know',
 	qr{"src/backend/storage/lazydrop/meson\.build" does not list ".*/worker\.c"},
 	'src/backend/storage/lazydrop/worker.c' => "int w;\n",
-	'src/backend/storage/lazydrop/Makefile' =>
-	  "OBJS = lazydrop.o worker.o\n");
+	'src/backend/storage/lazydrop/Makefile' => "OBJS = lazydrop.o worker.o\n"
+);
 check_finds(
 	'a TAP test that Meson does not know',
 	qr{"src/backend/storage/lazydrop/meson\.build" does not list ".*/t/001_x\.pl"},

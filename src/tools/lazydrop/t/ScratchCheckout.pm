@@ -52,9 +52,12 @@ sub new
 	write_file("$base/gitconfig",
 		"[core]\n\tautocrlf = true\n[diff]\n\tinterHunkContext = 10\n");
 	make_path("$self->{top}/src/tools", "$base/bin");
-	IPC::Run::run([ 'cp', '-pR', "$real_top/src/tools/lazydrop",
-			"$self->{top}/src/tools/lazydrop" ])
-	  or croak "could not copy the tools";
+	IPC::Run::run(
+		[
+			'cp', '-pR',
+			"$real_top/src/tools/lazydrop",
+			"$self->{top}/src/tools/lazydrop"
+		]) or croak "could not copy the tools";
 
 	my $tarball = $self->tarball('18.6');
 	$self->write('upstream.conf', <<"EOF");
@@ -63,11 +66,13 @@ release = 18.6
 sha256 = @{[ Digest::SHA->new(256)->addfile($tarball)->hexdigest ]}
 tested = 18.6
 EOF
-	$self->write('src/backend/storage/lazydrop/lazydrop.c', "int lazydrop;\n");
+	$self->write('src/backend/storage/lazydrop/lazydrop.c',
+		"int lazydrop;\n");
 	$self->write('src/backend/storage/lazydrop/README', "rules\n");
 	$self->write('src/backend/storage/lazydrop/Makefile',
 		"OBJS = lazydrop.o\n");
-	$self->write('src/backend/storage/lazydrop/meson.build',
+	$self->write(
+		'src/backend/storage/lazydrop/meson.build',
 		"backend_sources += files('lazydrop.c')\n");
 	$self->write('patches/series', "# the series\nregister.patch\n");
 	$self->write('patches/README.md', "# Patches\n\n## register.patch\n");
@@ -99,14 +104,14 @@ sub upstream_files
 	return (
 		'configure' => "#!/bin/sh\nPACKAGE_VERSION='$release'\n",
 		'README.md' => "PostgreSQL\n",
-		'meson.build' => "project('postgresql',\n  ['c'],\n  version: '$release',\n)\n\nroot = meson.source_root()\nflags = '-I\@SOURCE_ROOT\@/src -I\@BUILD_ROOT\@/src'\n",
+		'meson.build' =>
+		  "project('postgresql',\n  ['c'],\n  version: '$release',\n)\n\nroot = meson.source_root()\nflags = '-I\@SOURCE_ROOT\@/src -I\@BUILD_ROOT\@/src'\n",
 		'meson_options.txt' => "# none\n",
 		'config/prep_buildtree' => "#!/bin/sh\ntouch \"\$2/followed\"\n",
 		'src/backend/storage/Makefile' =>
 		  "SUBDIRS = aio\ninclude common.mk\n",
 		'src/backend/storage/meson.build' => "subdir('aio')\n",
-		'src/backend/main.c' => join('',
-			map { "line $_\n\n{\n}\n" } 1 .. 8),
+		'src/backend/main.c' => join('', map { "line $_\n\n{\n}\n" } 1 .. 8),
 		'src/backend/other.c' => "unchanged\n");
 }
 
@@ -126,8 +131,11 @@ sub tarball
 	my $path = "$self->{base}/$name.tar.bz2";
 	my $dir = $self->source_dir($release, %files);
 	# old, as those of a release are
-	IPC::Run::run([ 'tar', '-cjf', $path, '--mtime=2001-01-01', '-C', dirname($dir), $name ])
-	  or croak "could not make \"$path\"";
+	IPC::Run::run(
+		[
+			'tar', '-cjf', $path, '--mtime=2001-01-01',
+			'-C', dirname($dir), $name
+		]) or croak "could not make \"$path\"";
 	return $path;
 }
 
@@ -220,7 +228,7 @@ sub run
 	delete local $ENV{LAZYDROP_CACHE};
 	my $out = '';
 	my @command =
-	  $tool =~ m{^/|^(?:git|env)$}
+		$tool =~ m{^/|^(?:git|env)$}
 	  ? $tool
 	  : "$self->{top}/src/tools/lazydrop/$tool";
 	IPC::Run::run([ @command, @args ], '<' => \undef, '>&' => \$out);
@@ -232,8 +240,8 @@ sub run
 sub git
 {
 	my ($self, @args) = @_;
-	my ($status, $out) = $self->run('git', '-C', "$self->{top}/.pg/tree",
-		@args);
+	my ($status, $out) =
+	  $self->run('git', '-C', "$self->{top}/.pg/tree", @args);
 	croak "git @args failed: $out" if $status != 0;
 	return $out;
 }
@@ -258,7 +266,7 @@ sub state
 =item fingerprint($path)
 
 A text that changes with names, contents, modes or times of anything at or below
-a path.
+a path, other than a git repository.
 
 =cut
 
@@ -270,11 +278,12 @@ sub fingerprint
 		{
 			no_chdir => 1,
 			wanted => sub {
+				return $File::Find::prune = 1 if /\/\.git$/;
 				my @st = lstat($File::Find::name);
 				my $contents =
-				    -l _ ? readlink($File::Find::name)
+					-l _ ? readlink($File::Find::name)
 				  : -f _ ? slurp_file($File::Find::name)
-				  : '';
+				  :        '';
 				push @all,
 				  join(' ',
 					$File::Find::name, $st[2], $st[9],

@@ -51,11 +51,10 @@ our @EXPORT =
   qw(%opt @servers %without_standbys scenario n sizes cases record note left_out
   in_scratch write_file megabytes meminfo free_gigabytes
   new_node configure make_primary make_standby discard
-  start_program run_program command sync_disk stop_everything
+  start_program run_program end_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
   time_resumed_replay wait_for_nothing_left
-  start_samples stop_samples lag_of time_of_replay
   table_path add_gigabytes is_left wait_for_no_file wait_for_end cpu_seconds);
 
 # What a module cannot go on with ends a case, not the run.
@@ -71,8 +70,8 @@ our @servers = qw(stock on off);
 
 our (%scenario, @nodes, @programs, @values, %now);
 
-# Set by bench/run: takes a line for the user.
-our $say = sub { };
+# Set by bench/run: take a line for the user; one that is rewritten on a terminal.
+our ($say, $show) = (sub { }, sub { });
 
 # Settings of every server.  fsync is off where the scenario does not ask for it, so
 # that what is measured is the server.
@@ -401,10 +400,10 @@ sub discard
 
 =pod
 
-=item start_program(@arguments), run_program(@arguments)
+=item start_program(@arguments), run_program(@arguments), end_program($handle)
 
 IPC::Run::start and IPC::Run::run with these arguments; if bench/run ends early, the
-program is ended.  The second one returns whether it has succeeded.
+program is ended.  The second one returns whether it has succeeded.  The third one ends it.
 
 =item command(@command), sync_disk()
 
@@ -431,6 +430,14 @@ sub finish_program
 sub run_program
 {
 	return finish_program(start_program(@_));
+}
+
+sub end_program
+{
+	my ($handle) = @_;
+	$handle->kill_kill;
+	@programs = grep { $_ != $handle } @programs;
+	return;
 }
 
 # Perl ignores the user's Ctrl-C while it waits for what system() runs; that does not.
@@ -682,117 +689,6 @@ sub wait_for_nothing_left
 		) or die "something stays pending on " . $node->name . "\n";
 	}
 	return;
-}
-
-=pod
-
-=item start_samples($primary, @standbys), stop_samples($samples)
-
-Have a psql on each server note every 20 ms what has been flushed (primary) or replayed; the
-primary must have a table "heartbeat" with a column "at", which is updated meanwhile so
-that there is always something to replay.  The second one ends that and returns the samples:
-an array reference for each server, of time and position each.
-
-=item lag_of($primary, $standby [, $from, $to])
-
-From their samples, time and lag at each sample of a standby, maybe only of a time.  The lag is
-the age of the oldest WAL that is not replayed: the time since the primary was first seen
-beyond the position at which the standby is, so it is uncertain by the distance of two
-samples.
-
-=item time_of_replay($standby, $position)
-
-When a standby was first seen to have replayed up to a position.
-
-=cut
-
-sub start_samples
-{
-	my ($primary, @standbys) = @_;
-	my @watches;
-	foreach my $node ($primary, @standbys)
-	{
-		my $name = $node->name;
-		my $sql = $node == $primary
-		  ? q{UPDATE heartbeat SET at = clock_timestamp()
-			RETURNING extract(epoch FROM at), pg_current_wal_flush_lsn() - '0/0'}
-		  : q{SELECT extract(epoch FROM clock_timestamp()), pg_last_wal_replay_lsn() - '0/0'};
-		my $file = in_scratch("$name.samples");
-		my $handle = start_program(
-			[
-				$node->installed_command('psql'),
-				'-XAtq',
-				'-v' => 'ON_ERROR_STOP=1',
-				'-F' => ',',
-				'-d' => $node->connstr('postgres'),
-				'-f' => write_file("$name.sql", "$sql \\watch i=0.02\n")
-			],
-			'>' => $file,
-			'2>' => \*STDERR);
-		push @watches, { handle => $handle, file => $file };
-	}
-	return { watches => \@watches, primary => $primary };
-}
-
-sub stop_samples
-{
-	my ($samples) = @_;
-
-	# One more of the primary that is later than all that is looked at.
-	my $now = time;
-	$samples->{primary}->poll_query_until('postgres',
-		"SELECT extract(epoch FROM at) > $now + 0.2 FROM heartbeat")
-	  or die "no heartbeat\n";
-	my @lists;
-	foreach my $watch (@{ $samples->{watches} })
-	{
-		die "a psql that samples has ended\n"
-		  unless $watch->{handle}->pumpable;
-		$watch->{handle}->kill_kill;
-		@programs = grep { $_ != $watch->{handle} } @programs;
-
-		# Its last line may be cut.
-		my @lines = split /\n/, slurp_file($watch->{file});
-		push @lists,
-		  [
-			grep { @$_ == 2 }
-			map  { [ split /,/ ] } @lines[ 0 .. $#lines - 1 ]
-		  ];
-		unlink $watch->{file};
-	}
-	return @lists;
-}
-
-sub lag_of
-{
-	my ($primary, $standby, $from, $to) = @_;
-	my ($i, @lag) = (0);
-	foreach my $sample (@$standby)
-	{
-		my ($at, $position) = @$sample;
-		next if defined $from && $at < $from;
-		last if $primary->[-1][0] < $at || (defined $to && $at > $to);
-		$i++ while $i < $#$primary && $primary->[$i][1] <= $position;
-		push @lag,
-		  [
-			$at,
-			$primary->[$i][1] <= $position
-			? 0
-			: max(0, $at - $primary->[$i][0])
-		  ];
-	}
-	die "no sample of a standby\n" unless @lag;
-	return @lag;
-}
-
-sub time_of_replay
-{
-	my ($standby, $position) = @_;
-	foreach my $sample (@$standby)
-	{
-		return $sample->[0] if $sample->[1] >= $position;
-	}
-	die "a standby was not seen to have replayed $position\n";
 }
 
 =pod

@@ -73,9 +73,10 @@ our %plots = (
 		}
 	],
 	'drop-storm-replay' => [
-		(   map { +{ kind => 'lag', servers => $_, title => $_ } }
-			  (qw(stock on on>stock on>off)))
+		map { +{ kind => 'lag', servers => $_ } }
+		  qw(stock on on>stock on>off)
 	],
+	'demo' => [ map { +{ kind => 'lag', servers => $_ } } qw(off on) ],
 	'drop-filled' => [
 		{
 			kind => 'lines',
@@ -234,7 +235,7 @@ sub selected
 sub panel_commands
 {
 	my ($directory, $results, $scenario, $panel, $block) = @_;
-	my $out = 'set title ' . quote($panel->{title}) . "\n";
+	my $out = 'set title ' . quote($panel->{title} // '') . "\n";
 	if ($panel->{kind} eq 'lag')
 	{
 		my $file = "$directory/$scenario-lag.csv";

@@ -14,6 +14,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
+use LazyDropLag;
 use List::Util  qw(max);
 use Time::HiRes qw(time);
 

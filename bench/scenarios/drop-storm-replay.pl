@@ -22,11 +22,9 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
+use LazyDropLag;
 use List::Util  qw(max);
 use Time::HiRes qw(time);
-
-# Lag over time of the first run with much shared_buffers, for the plot.
-my $series;
 
 scenario 'drop-storm-replay' => (
 	seconds => sub {
@@ -42,14 +40,8 @@ scenario 'drop-storm-replay' => (
 				: cases([qw(stock on)], size => $small)),
 			cases([qw(stock on on>stock on>off)], size => $opt{large}));
 	},
-	setup => sub {
-		my $file = "$LazyDropBench::now{directory}/drop-storm-replay-lag.csv";
-		open($series, '>', "$file.part")
-		  or die "could not create \"$file.part\": $!\n";
-		print $series
-		  "# lag of the standbys in the first run at $opt{large}: the largest of each quarter of a second\n",
-		  "servers,standby,storm,seconds,lag\n";
-	},
+	setup => \&begin_curves,
+	teardown => \&end_curves,
 	run => sub {
 		my ($case) = @_;
 		my ($first, $second) = $case->{server} =~ /^(\w+)>?(\w*)$/;
@@ -139,28 +131,14 @@ scenario 'drop-storm-replay' => (
 			next
 			  unless $case->{size} eq $opt{large}
 			  && $LazyDropBench::now{run} == 1;
-			my ($zero, $end) = ($storms[0][1], $storms[-1][2]);
-			my %bin;
-			foreach
-			  my $sample (lag_of($of_primary, $of_standbys[$i], $zero, $end))
-			{
-				my $slot = int(4 * ($sample->[0] - $zero));
-				$bin{$slot} = max($bin{$slot} // 0, $sample->[1]);
-			}
-			foreach my $slot (sort { $a <=> $b } keys %bin)
-			{
-				my ($storm) =
-				  grep { $_->[1] - $zero <= $slot / 4 + 0.25 }
-				  reverse @storms;
-				printf $series "%s,%s,%s,%.2f,%.2f\n", $case->{server}, $name,
-				  $storm->[0], $slot / 4, $bin{$slot};
-			}
+			add_curve(
+				$name,
+				[
+					lag_of(
+						$of_primary, $of_standbys[$i],
+						$storms[0][1], $storms[-1][2])
+				],
+				\@storms);
 		}
 		discard($cascade, $standby, $primary);
-	},
-	teardown => sub {
-		my $file = "$LazyDropBench::now{directory}/drop-storm-replay-lag.csv";
-		close($series) or die "could not write \"$file.part\": $!\n";
-		rename("$file.part", $file)
-		  or die "could not rename \"$file.part\": $!\n";
 	});

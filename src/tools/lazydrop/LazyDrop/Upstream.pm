@@ -116,8 +116,11 @@ sub locate_release
 sub record_upstream
 {
 	my ($up) = @_;
-	write_if_changed("$state_dir/upstream",
-		join('', map { "$_ = $up->{$_}\n" } qw(kind path id stamp)));
+	write_if_changed(
+		"$state_dir/upstream",
+		join('',
+			map  { "$_ = $up->{$_}\n" }
+			grep { defined $up->{$_} } qw(kind path id stamp wanted)));
 	return;
 }
 
@@ -301,8 +304,7 @@ sub private_apt
 	my @conf = ('-c', "$dir/apt.conf");
 	my $add = sub {
 		my ($suite) = @_;
-		my @entries =
-		  $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
+		my @entries = $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
 		  sort keys %main;
 		return () unless @entries;
 		spew("$dir/sources/$suite.list",
@@ -337,8 +339,9 @@ sub best
 	return $best;
 }
 
-# Tarball of the machine's archive: from the cache, or what the last prepare took
-# from there, or fetched into it.
+# Tarball of the machine's archive: the wanted release from the cache, or fetched into
+# it; another one that is cached when that is what the last prepare got for it as well,
+# or when none can be fetched.
 sub from_archive
 {
 	my ($package, $release, $last) = @_;
@@ -348,12 +351,23 @@ sub from_archive
 		map {
 			/_([\d.]+(?:beta\d+|rc\d+)?)\.orig\.tar\.\w+$/ ? [ $_, $1 ] : ()
 		} glob("'$cache_dir'/${package}_*.orig.tar.*"));
+	my $as_before =
+		 $last
+	  && $last->{path} =~ m{/\Q$package\E_}
+	  && ($last->{wanted} // $release) eq $release;
 	return { %$last, missing => 1, what => "the archive's tarball" }
-	  if !$cached && $last;
-	my $up =
-	  from_tarball($cached ? $cached->[0] : fetch($package, $release), $last);
-	$up->{kind} = 'archive';
-	return $up;
+	  if $as_before && !$cached;
+	my $path = $cached ? $cached->[0] : '';
+	if (!$cached || ($cached->[1] ne $release && !$as_before))
+	{
+		local $LazyDrop::Common::throw_errors = $cached ? 1 : 0;
+		$path = eval { fetch($package, $release) } // $path;
+	}
+	return {
+		%{ from_tarball($path, $last) },
+		kind => 'archive',
+		wanted => $release
+	};
 }
 
 # Fetch the orig tarball into the cache with apt.  apt verifies the archive's

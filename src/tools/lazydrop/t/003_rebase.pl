@@ -173,20 +173,27 @@ is(state_of_series(), $before, 'and nothing has changed');
 
 # --- a version of the archive's ------------------------------------------------------
 
-my $offered = $checkout->tarball('17.9');
-my $entry = 'http://archive.example/debian/ stable main';
-$checkout->program('apt-cache', <<"EOF");
+# Let it offer a release, whose tarball is returned.
+sub offer
+{
+	my ($release, %files) = @_;
+	my $tarball = $checkout->tarball($release, %files);
+	$checkout->program('apt-cache', <<"EOF");
 #!/bin/sh
-printf '%s\\n' 'Package: postgresql-17' 'Version: 17.9-1' 'Checksums-Sha256:' \\
-	' @{[ digest($offered) ]} 123 postgresql-17_17.9.orig.tar.bz2'
+printf '%s\\n' 'Package: postgresql-17' 'Version: $release-1' 'Checksums-Sha256:' \\
+	' @{[ digest($tarball) ]} 123 postgresql-17_$release.orig.tar.bz2'
 EOF
-$checkout->program('apt-get', <<"EOF");
+	$checkout->program('apt-get', <<"EOF");
 #!/bin/sh
 case "\$*" in
-	*indextargets*) echo $entry ;;
-	*source*) cp "$offered" postgresql-17_17.9.orig.tar.bz2 ;;
+	*indextargets*) echo http://archive.example/debian/ stable main ;;
+	*source*) cp "$tarball" postgresql-17_$release.orig.tar.bz2 ;;
 esac
 EOF
+	return $tarball;
+}
+
+my $offered = offer('17.9');
 ($status, $out) = $checkout->run('rebase', '17.8');
 is($status, 1, 'a version that the archive does not offer');
 like(
@@ -202,5 +209,10 @@ $checkout->git('add', 'src/backend/main.c');
 $checkout->git('-c', 'core.editor=true', 'rebase', '--continue');
 ($status, $out) = $checkout->run('export');
 has_moved('17.9', $offered, qr/^\@\@ -13,2 \+13,3 \@\@/m);
+
+$offered = offer('17.10', 'src/backend/main.c' => "// 17.10\n$text");
+($status, $out) = $checkout->run('rebase', '17.10');
+is($status, 0, 'the next one is fetched, too');
+has_moved('17.10', $offered, qr/^\@\@ -14,2 \+14,3 \@\@/m);
 
 done_testing();

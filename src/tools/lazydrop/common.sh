@@ -5,8 +5,8 @@
 
 # shellcheck shell=sh disable=SC2034
 
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd -P)
-top=$(CDPATH= cd -- "$here/../../.." && pwd -P)
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+top=$(CDPATH='' cd -- "$here/../../.." && pwd -P)
 
 say()
 {

@@ -263,7 +263,7 @@ sub require_exported
 {
 	my ($force) = @_;
 	fail("the prepared tree belongs to another user",
-		"Run src/tools/lazydrop/prepare as the user who imported it.")
+		"Run src/tools/lazydrop/prepare as the user that has imported it.")
 	  unless -w $repository;
 	return if $force || -f $next_file;
 	my @unexported =
@@ -444,7 +444,7 @@ sub update_build_tree
 
 # --- import, export, rebase -------------------------------------------------------
 
-# Make the tree ready for a user who commits in it.  Edits stay, as do branches.
+# Make the tree ready for commits in it.  Edits stay, as do branches.
 sub import_tree
 {
 	my ($force) = @_;
@@ -457,7 +457,7 @@ sub import_tree
 	}
 
 	# git works in a repository of the same user only, and root may have given the
-	# tree to the one who runs the tests.
+	# tree to the user that runs the tests.
 	if ($> == 0)
 	{
 		run({}, 'chown', '-R', "$>:$)" =~ s/ .*//r, $repository);

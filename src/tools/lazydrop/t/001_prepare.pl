@@ -188,7 +188,7 @@ SKIP:
 }
 chmod(0755, "$top/.pg/tree/src/backend/storage") or die "chmod: $!";
 
-# The files that it has replaced are no edits, whatever is asked for next.
+# The files that it has replaced are no edits, whichever command comes next.
 $checkout->write('patches/series', "register.patch\n");
 unlink("$top/patches/main.patch");
 ($status, $out) = $checkout->run('prepare');
@@ -435,7 +435,7 @@ foreach my $name ('Acquire::AllowInsecureRepositories',
 	like(
 		$archive->read('.pg/apt/apt.conf'),
 		qr/^$name "false";$/m,
-		"$name is off, whatever the machine says");
+		"$name is off, also where the machine has it");
 }
 
 # Without network, and later without apt.

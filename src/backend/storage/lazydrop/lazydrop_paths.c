@@ -117,6 +117,10 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 
 		if (errno != ENOENT)
 			return false;
+
+		/* If it is the file that is missing, make nothing in the tablespace. */
+		if (access(path, F_OK) < 0)
+			return errno == ENOENT;
 		LazyDropTablespacePath(&dir, job->locator.spcOid);
 		strlcat(dir.str, "/" PG_TEMP_FILES_DIR, sizeof(dir.str));
 		(void) MakePGDirectory(dir.str);

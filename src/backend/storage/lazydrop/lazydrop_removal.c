@@ -353,7 +353,7 @@ RemoveDatabaseDirectory(const LazyDropJob *job, const char *path, LazyDropPause 
 
 			/* a directory in it, which the next start removes with it */
 			rmdir_errno = errno;
-			if (nhidden == 0)
+			if (nhidden == 0 && rmdir_errno != ENOENT)
 				(void) LazyDropHideFile(job, path, &nhidden);
 		}
 		LazyDropEndStep(job, 0, 0, false);

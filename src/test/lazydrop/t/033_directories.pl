@@ -7,6 +7,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use File::Basename qw(dirname);
 use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
@@ -119,6 +120,33 @@ SKIP:
 		't',
 		'the minimum recovery point is past the record before the directory goes'
 	);
+	catch_up();
+}
+
+# Two processes may remove one directory.  The one that comes last finds it gone, and must
+# not make anything in the tablespace, which may be about to be dropped.
+{
+	on_primary(
+		q{CREATE TABLESPACE ts LOCATION ''},
+		'CREATE DATABASE d TABLESPACE ts');
+	my $directory =
+	  $primary->data_dir . '/'
+	  . $primary->safe_psql('d',
+		q{SELECT regexp_replace(pg_relation_filepath('pg_class'), '/\d+$', '')}
+	  );
+	hold_at($primary, $held);
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_wait($primary, $held, 'lazy drop worker');
+	unlink(glob("'$directory'/*"));
+	hold_at($primary, 'lazydrop-step');
+	release($primary, $held);
+	wait_for_wait($primary, 'lazydrop-step', 'lazy drop worker');
+	rmdir($directory) or die "could not remove directory $directory: $!";
+	release($primary, 'lazydrop-step');
+	wait_for_nothing($primary);
+	is_deeply([ glob("'" . dirname($directory) . "'/*") ],
+		[], 'a directory that another process removes leaves nothing');
+	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
 	catch_up();
 }
 

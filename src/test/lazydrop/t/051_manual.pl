@@ -156,7 +156,7 @@ my @offered =
   "$chapter$page" =~ m{<programlisting>(.*?)</programlisting>}gs;
 is(scalar(keys %query), scalar(@offered), 'all of them are found');
 %query = (%query, monitoring_queries());
-cmp_ok(scalar(@offered), '>=', 5, 'and there are some');
+cmp_ok(scalar(@offered), '>=', 4, 'and there are some');
 foreach my $id (sort keys %query)
 {
 	my ($status, $out, $err) = $node->psql('postgres', $query{$id});

@@ -19,6 +19,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
 #include "storage/proc.h"
@@ -111,6 +112,7 @@ LazyDropInit(void)
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, LazyDropShowStats);
 
+	LazyDropCacheDefineSettings();
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropRelationXactCallback, NULL);
 	RegisterXactCallback(LazyDropDatabaseXactCallback, NULL);
@@ -141,11 +143,8 @@ NumDatabaseBuckets(void)
 	return pg_nextpower2_32(lazydrop_max_pending) * 4;
 }
 
-/*
- * Shared memory that is needed.
- */
-Size
-LazyDropShmemSize(void)
+static Size
+SetSize(void)
 {
 	Size		size;
 
@@ -160,6 +159,15 @@ LazyDropShmemSize(void)
 }
 
 /*
+ * Shared memory that is needed, that of the buffer cache's policy included.
+ */
+Size
+LazyDropShmemSize(void)
+{
+	return add_size(SetSize(), LazyDropCacheShmemSize());
+}
+
+/*
  * Allocate and initialize it, or find it.
  */
 void
@@ -168,14 +176,16 @@ LazyDropShmemInit(void)
 	bool		found;
 	char	   *next;
 
-	LazyDropCtl = ShmemInitStruct("Lazy Drop", LazyDropShmemSize(), &found);
+	LazyDropCacheShmemInit();
+
+	LazyDropCtl = ShmemInitStruct("Lazy Drop", SetSize(), &found);
 	if (found)
 	{
 		LWLockRegisterTranche(LazyDropCtl->tranche_id, "LazyDrop");
 		return;
 	}
 
-	memset(LazyDropCtl, 0, LazyDropShmemSize());
+	memset(LazyDropCtl, 0, SetSize());
 	pg_atomic_init_u32(&LazyDropCtl->nburied.value, 0);
 	pg_atomic_init_u32(&LazyDropCtl->npending, 0);
 

@@ -32,6 +32,7 @@
 #include "storage/buf_internals.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
 #include "utils/injection_point.h"
@@ -304,6 +305,7 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	flags = state & BUF_FLAG_MASK;
 	ClearBufferTag(&buf->tag);
 	state &= ~(BUF_FLAG_MASK | BUF_USAGECOUNT_MASK);
+	LazyDropCacheFreed(buf->buf_id);
 	UnlockBufHdr(buf, state);
 	if (flags & BM_TAG_VALID)
 		BufTableDelete(&tag, hash);

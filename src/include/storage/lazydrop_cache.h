@@ -1,0 +1,149 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_cache.h
+ *	  The replacement policy that no scan can flush.
+ *
+ * See src/backend/storage/buffer/README.lazydrop.  With lazydrop.scan_resistance
+ * off, each call below is one comparison.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * src/include/storage/lazydrop_cache.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LAZYDROP_CACHE_H
+#define LAZYDROP_CACHE_H
+
+#include "datatype/timestamp.h"
+#include "storage/buf_internals.h"
+#include "storage/bufmgr.h"
+
+/* values of lazydrop.scan_resistance, in the order of its options */
+typedef enum LazyDropScanResistance
+{
+	LAZYDROP_SCAN_RESISTANCE_OFF,
+	LAZYDROP_SCAN_RESISTANCE_ON,
+	LAZYDROP_SCAN_RESISTANCE_STRICT,
+} LazyDropScanResistance;
+
+extern PGDLLIMPORT int lazydrop_scan_resistance;
+
+/* What the policy has and has done, as lazydrop.cache_stats shows it. */
+typedef struct LazyDropCacheStats
+{
+	const char *scan_resistance;	/* the setting, in this process */
+	int64		buffers;		/* shared_buffers */
+	int64		main;			/* of these, in the main class */
+	int64		probation;		/* all others, free ones among them */
+	int64		loads;			/* pages put into a buffer, without a ring */
+	int64		ring_loads;		/* the same, with one */
+	int64		free_loads;		/* of these, into a free buffer instead of the
+								 * ring */
+	int64		bulk_loads;		/* of loads, by transactions that read much */
+	int64		ghost_hits;		/* loads of what had been evicted recently */
+	int64		promotions;		/* from probation to main */
+	int64		demotions;		/* from main to probation */
+	int64		resets;			/* usage counts set back after a burst of pins */
+	int64		evictions;		/* victims that the policy has chosen */
+	int64		fallbacks;		/* searches that it left to the clock sweep */
+	TimestampTz stats_reset;
+} LazyDropCacheStats;
+
+/* start-up */
+extern void LazyDropCacheDefineSettings(void);
+extern Size LazyDropCacheShmemSize(void);
+extern void LazyDropCacheShmemInit(void);
+
+/*
+ * The ghost, lazydrop_ghost.c.  A page is remembered as a normal one, or as one that
+ * a transaction that reads much has loaded, with the number of touches added.
+ */
+#define LAZYDROP_GHOST_NORMAL	1
+#define LAZYDROP_GHOST_BULK		2
+
+extern Size LazyDropGhostShmemSize(void);
+extern void LazyDropGhostShmemInit(void *start, bool found);
+extern void LazyDropGhostInsert(uint32 hash, uint32 kind);
+extern uint32 LazyDropGhostRemove(uint32 hash, bool bulk);
+
+/* what is seen of it */
+extern void LazyDropCacheGetStats(LazyDropCacheStats *stats);
+extern void LazyDropCacheResetStats(void);
+
+/* behind the functions below */
+extern BufferDesc *LazyDropCacheGetVictim(uint32 (*claim) (uint32 n),
+										  uint32 *buf_state);
+extern void LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring);
+extern void LazyDropCacheNoteEviction(int buf_id, uint32 hash);
+extern void LazyDropCacheNoteFree(int buf_id);
+extern bool LazyDropCacheOnProbation(int buf_id);
+extern void LazyDropCacheCountFreeLoad(void);
+
+/*
+ * Whether a scan that has a ring should take a free buffer instead.  VACUUM keeps
+ * to its ring, because an administrator may have set the size of it.
+ */
+static inline bool
+LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
+{
+	if (!lazydrop_scan_resistance || btype == BAS_VACUUM || !have_free_buffer())
+		return false;
+	LazyDropCacheCountFreeLoad();
+	return true;
+}
+
+/*
+ * Whether a ring may go on using a buffer.
+ */
+static inline bool
+LazyDropCacheMayRecycle(int buf_id)
+{
+	return !lazydrop_scan_resistance || LazyDropCacheOnProbation(buf_id);
+}
+
+/*
+ * Whether an unpinned buffer with this usage count would be a victim when the hand
+ * comes to it.
+ */
+static inline bool
+LazyDropCacheIsReusable(int buf_id, uint32 usage_count)
+{
+	if (!lazydrop_scan_resistance)
+		return usage_count == 0;
+	return usage_count <= 1 && LazyDropCacheOnProbation(buf_id);
+}
+
+/*
+ * A page has been given a buffer, which the caller still has pinned.  A hash is that
+ * of the page's tag; NULL says that the page is new.
+ */
+static inline void
+LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
+					BufferAccessStrategy strategy)
+{
+	if (lazydrop_scan_resistance)
+		LazyDropCacheNoteLoad(buf, hash, strategy != NULL);
+}
+
+/*
+ * A page has lost its buffer, which has no tag now, and no pin but the caller's.
+ */
+static inline void
+LazyDropCacheEvicted(int buf_id, uint32 hash)
+{
+	if (lazydrop_scan_resistance)
+		LazyDropCacheNoteEviction(buf_id, hash);
+}
+
+/*
+ * A buffer becomes a free one.  The caller holds its header's lock, and it has no pin.
+ */
+static inline void
+LazyDropCacheFreed(int buf_id)
+{
+	if (lazydrop_scan_resistance)
+		LazyDropCacheNoteFree(buf_id);
+}
+
+#endif							/* LAZYDROP_CACHE_H */

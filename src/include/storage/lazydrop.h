@@ -21,6 +21,9 @@
 
 struct buftag;
 
+/* where "postgres --help" sends reports; that of a fork's fault is not upstream's */
+#define LAZYDROP_BUGREPORT "LazyDrop's issue tracker"
+
 /* start-up: settings and worker, then shared memory */
 extern void LazyDropInit(void);
 extern Size LazyDropShmemSize(void);

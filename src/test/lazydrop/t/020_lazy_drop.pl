@@ -303,4 +303,9 @@ pass('the worker goes on after promotion');
 
 stop_with_clean_log($_) foreach @nodes;
 
+command_like(
+	[ 'postgres', '--help' ],
+	qr/^Report bugs to <LazyDrop/m,
+	'reports of bugs are not sent to upstream');
+
 done_testing();

@@ -78,7 +78,9 @@ foreach my $name (@settings)
 	like($text, qr/default is $default/, "default of $name in the manual");
 	like(
 		$text,
-		$when eq 'restart' ? qr/server start/ : qr/reload/,
+		$when eq 'restart'
+		? qr/can only be set at server start/
+		: qr/can only be set in the postgresql\.conf file or on the server command line/,
 		"and when it takes effect");
 }
 

@@ -1,9 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# pg_lazydrop where it matters most: on a standby, whose views and functions are about
-# the standby itself.  pg_lazydrop_drain when there is no time, when it is cancelled, and
-# when there is no worker.  And what every extension must be able to do: to be dumped and
-# updated.
+# pg_lazydrop on a standby, whose views and functions are about the standby itself.
+# pg_lazydrop_drain with a short timeout, when it is canceled, and without a worker.
+# Also the dump and the update of the extension.
 
 use strict;
 use warnings FATAL => 'all';
@@ -90,7 +89,7 @@ is( $primary->safe_psql(
 	'1|1',
 	'not on the primary');
 
-# --- no time, and a user who does not want to wait any longer -----------------------------------
+# --- a timeout, and a query that is canceled -----------------------------------------------------
 
 hold_at($standby, 'lazydrop-removal');
 $number = drop_table();
@@ -183,8 +182,8 @@ $drain->quit;
 
 # --- while the worker is away ----------------------------------------------------------------------
 
-# A drain waits until there is a worker again.  Nobody can connect while the postmaster is
-# stopped.
+# A drain waits until there is a worker again.  No connection can be made while the
+# postmaster is stopped.
 SKIP:
 {
 	skip 'no signals', 3 if $windows_os;

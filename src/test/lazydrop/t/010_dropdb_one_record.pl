@@ -1,13 +1,14 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# One drop of a database's directories is one XLOG_DBASE_DROP record that lists
-# all tablespaces, however many there are: a record for each tablespace would make
-# replay scan the buffer headers as often.  That holds for DROP DATABASE, for the
-# clean-up after a failed CREATE DATABASE, and for ALTER DATABASE SET TABLESPACE;
-# pg_waldump and pg_walinspect agree on it, on the primary, on a standby, and on
-# one that cascades from that.  Replay of each record is timed on each standby and
-# printed, but nothing is asserted about the times; what is asserted is how often
-# buffer headers are visited.
+# Each removal of a database's directories writes one XLOG_DBASE_DROP record that
+# lists all tablespaces.  With a record for each tablespace, replay would scan the
+# buffer headers as often.  This applies to DROP DATABASE, to the cleanup after a
+# failed CREATE DATABASE, and to ALTER DATABASE SET TABLESPACE.  pg_waldump and
+# pg_walinspect agree on it, on the primary, on a standby, and on a standby that
+# cascades from that one.
+#
+# Replay of each record is timed on each standby and printed.  The test asserts
+# nothing about these times, only how often buffer headers are visited.
 
 use strict;
 use warnings FATAL => 'all';

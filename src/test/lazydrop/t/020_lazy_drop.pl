@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What is dropped is buried, whatever the command: the dropper does not look at
-# the buffer headers, and one pass of the worker is enough for many drops, on the
-# primary and in replay.  While the worker is held, the dirty pages of what was
-# dropped are in the way of a checkpoint, and must not be written.
+# Every command that drops something buries it.  The dropper does not look at the
+# buffer headers, and one pass of the worker is enough for many drops, on the
+# primary and in replay.  While the worker is held, a checkpoint finds dirty pages
+# of what was dropped, and must not write them.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,12 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A name may come back while its burial is pending: the same relfilenumber (it
-# wraps, and binary upgrade chooses it), the same database OID, a directory that a
-# database has left.  Whoever creates storage under it settles the burial first
-# (rule R3); otherwise the worker, when it gets on, throws away the dirty pages of
-# what is new.  A worker that was at it at that time must find that it has lost the
-# entry (rule R5).  And a database that lives on in another tablespace must not be
-# taken for a dropped one (rule R4).
+# A name may come back while its burial is pending: the same relfilenumber (the
+# counter wraps around, and binary upgrade chooses it), the same database OID, or a
+# directory that a database has left.  A process that creates storage under the name
+# settles the burial first (rule R3).  Otherwise the worker, when it continues, throws
+# away dirty pages of the new relation.  A worker that is at work on the entry at that
+# time must find that it has lost the entry (rule R5).  A database that lives on in
+# another tablespace must not be taken for a dropped one (rule R4).
 #
 # The worker is held on the primary and on the standby: before it owns the entries,
 # after that, and when it has removed a file.

@@ -1,9 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Nothing touches the files of a buried relation once its burial has returned
-# (rule R1).  Two races: somebody has looked whether the relation is buried, and
-# has not written yet, when it is dropped; and a scan that was cancelled has left
-# reads in flight.  The dropper waits for both, and removes the files afterwards.
+# (rule R1).  There are two races.  A writer has checked whether the relation is
+# buried, and has not written yet, when the relation is dropped.  And a scan that was
+# canceled has left reads in flight.  The dropper waits for both, and then removes
+# the files.
 
 use strict;
 use warnings FATAL => 'all';
@@ -103,7 +104,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	my $path = $node->data_dir . '/'
 	  . $node->safe_psql($database, q{SELECT pg_relation_filepath('t')});
 
-	# Somebody writes a page of the table: he announces that, and stops there.
+	# A process that writes a page of the table announces that, and stops there.
 	hold_at($node, 'lazydrop-announced');
 	my $writer = start_writer($database);
 	wait_for_wait($node, 'lazydrop-announced', 'client backend');
@@ -188,8 +189,8 @@ wait_for_stats($node, q{s->>'pending_relations' = '0'});
 
 # --- a descriptor of the old file ----------------------------------------------------------
 
-# Whoever creates storage under a buried name waits until no process has a
-# descriptor of the old file; so for an I/O worker that has just opened one.
+# A process that creates storage under a buried name waits until no other process has
+# a descriptor of the old file: here, for an I/O worker that has just opened one.
 $node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
 $node->safe_psql('postgres',
 	'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
@@ -221,7 +222,7 @@ wait_for_stats($node,
 # --- reads in flight, with each way of doing them --------------------------------------------
 
 # A scan ends with an error and leaves what it has read ahead.  Its session does
-# nothing more, so with io_uring nobody collects those reads but the dropper.
+# nothing more, so with io_uring only the dropper collects those reads.
 foreach my $method ('sync', 'worker', 'io_uring')
 {
   SKIP:

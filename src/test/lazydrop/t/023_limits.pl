@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # The set of what is buried has a fixed capacity, and the worker is never the only
-# way on (rule R6): drops that do not fit, a worker that is stopped, or that never
-# started, a server that is about to stop.  Two processes that settle the same
-# entry do each other no harm (rule R5).
+# way on (rule R6).  This test has drops that do not fit, a worker that is stopped or
+# that never started, and a server that is about to stop.  Two processes that settle
+# the same entry do each other no harm (rule R5).
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # The counter of relfilenumbers and OIDs wraps around.  A number whose burial is
-# pending counts as taken, even if its file is gone (rule R3): taking it would be
-# correct, because whoever creates storage settles it first, but would have to wait.
+# pending counts as taken, even if its file is gone (rule R3).  To take it would be
+# correct, because a process that creates storage settles it first, but that process
+# would have to wait.
 
 use strict;
 use warnings FATAL => 'all';

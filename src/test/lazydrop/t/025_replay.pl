@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What only replay does: forget sync requests of the directories that a record
-# names and of no others (rule R2), copy a database into a directory that is there
-# already (rule R3), and go on for ever in one process.
+# What only replay does: it forgets the sync requests of the directories that a record
+# names and of no others (rule R2), copies a database into a directory that is already
+# there (rule R3), and does all of this in one process, without end.
 
 use strict;
 use warnings FATAL => 'all';
@@ -92,8 +92,8 @@ $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('postgres', $cached),
 	'0', 'and not when the directory has been made anew');
 
-# Where there is no directory there are no pages, so nobody looks for any.  (The record
-# that the old directory is dropped is written after the commit, and not flushed.)
+# Without a directory there are no pages, so replay looks for none.  (The record of the
+# drop of the old directory is written after the commit, and not flushed.)
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 wait_for_nothing($standby);
 my $passes = stats($standby)->{passes};

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A relation that is truncated in part lives on, so it is not buried; the blocks
-# that go are looked up (rule R12).  None of them may stay: the relation grows
-# again, and then the pages that were given back must be empty.
+# A relation that is truncated in part lives on, so it is not buried.  The blocks
+# that are cut off are looked up (rule R12).  None of them may stay in a buffer: when
+# the relation grows again, these pages must be empty.
 
 use strict;
 use warnings FATAL => 'all';

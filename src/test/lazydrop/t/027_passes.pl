@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A pass over the buffer headers: while it gets on, its entries are not taken from it, and
-# when it stands still, they are (rules R5 and R6); a relation whose files are still there
-# when it is made needs another one (R5); a buffer that stays pinned is tried again, less
-# and less often, and holds up no other drop (R7).
+# A pass over the buffer headers.  While a pass makes progress, its entries are not
+# taken from it; when it stands still, they are (rules R5 and R6).  A relation whose
+# files are still there during a pass needs another one (R5).  A buffer that stays
+# pinned is tried again, less and less often, and holds up no other drop (R7).
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Files of what is dropped are removed in the background: which, in what order, how
-# fast, and by whom when somebody cannot wait (rules R8, R9, R14).
+# Files of what is dropped are removed in the background: which ones, in what order,
+# how fast, and by which processes that cannot wait (rules R8, R9, R14).
 
 use strict;
 use warnings FATAL => 'all';
@@ -151,7 +151,7 @@ sub all_files
 	cmp_ok($stats->{pending_bytes}, '>', 900_000 * MB, 'much is left');
 	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
 
-	# It makes passes meanwhile, and nobody else has to wait.
+	# It makes passes meanwhile, and no other process has to wait.
 	my $passes = $stats->{passes};
 	create_table('u');
 	$node->safe_psql('postgres', 'DROP TABLE u');
@@ -198,7 +198,7 @@ SKIP:
 	wait_for_nothing($node);
 }
 
-# --- who cannot wait -------------------------------------------------------------------------
+# --- processes that cannot wait --------------------------------------------------------------
 
 {
 	hold_at($node, 'lazydrop-removal');
@@ -305,7 +305,7 @@ SKIP:
 	$node->poll_query_until('postgres',
 		q{SELECT current_setting('lazydrop.scan_limit') = '0'});
 
-	# Prepared transactions are durable, whatever becomes of them.
+	# The end of a prepared transaction is durable, a rollback as well as a commit.
 	foreach my $end ('COMMIT', 'ROLLBACK')
 	{
 		my @paths = create_table('t') if $end eq 'COMMIT';
@@ -403,7 +403,7 @@ SKIP:
 
 # --- a dropper that fails after all --------------------------------------------------------------
 
-# Nobody waits for it, and its files stay, as in stock.
+# No process waits for it, and its files stay, as in stock.
 {
 	my ($path) = create_table('t');
 	$node->safe_psql('postgres',

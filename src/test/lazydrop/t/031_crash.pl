@@ -1,10 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # The server dies at each step of the removal of files: of a table with several
-# segments, and of a database.  After recovery, what was dropped is gone, all of it,
-# and what was not is there (rules R8, R11, R14, R16).
+# segments, and of a database.  After recovery, everything that was dropped is gone,
+# and everything else is there (rules R8, R11, R14, R16).
 #
-# LAZYDROP_TEST_SEED chooses what is killed how; the seed is printed.
+# LAZYDROP_TEST_SEED chooses which process is killed and how; the seed is printed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -84,8 +84,8 @@ sub let_die
 		$node->wait_for_log(
 			qr/all server processes terminated; reinitializing/, $offset);
 
-		# Without a query: a psql that could not connect reads none, and that
-		# is an error of who writes it.
+		# Without a query: a psql that could not connect reads none, so that
+		# writing one would be an error.
 		$node->poll_query_until('postgres', undef, '');
 	}
 	return "kill -9 of $fault";
@@ -93,7 +93,7 @@ sub let_die
 
 my $round = 0;
 
-# One round: the server "node" dies when somebody is at "point".
+# One round: the server "node" dies when a process is at "point".
 sub try
 {
 	my ($node, $point, $type) = @_;

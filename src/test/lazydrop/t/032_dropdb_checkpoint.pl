@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# DROP DATABASE does without a checkpoint (rule R11), and what a checkpoint that comes
-# in the middle does.
+# DROP DATABASE makes no checkpoint (rule R11), and a checkpoint may come in the
+# middle of it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -129,7 +129,7 @@ foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 	is_deeply([ database_directories($primary, $oid) ],
 		[], "$point: a checkpoint removes the directory");
 
-	# Somebody waits for a checkpoint and takes part in no barrier.
+	# A process waits for a checkpoint and takes part in no barrier.
 	if ($point =~ /forgotten/)
 	{
 		foreach my $sql (
@@ -183,8 +183,8 @@ wait_for_nothing($primary);
 # --- cancelled ---------------------------------------------------------------------------
 
 # While it waits for the barrier, for a process that does not take part: one in its
-# commit.  The record is written, and standbys have removed the directory; so it goes
-# here, too, whoever removes it.
+# commit.  The record is written, and standbys have removed the directory; so it must
+# go here, too, removed by the worker or by the session.
 foreach my $deferred ('on', 'off')
 {
 	my $what = "lazydrop.defer_files = $deferred";

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Whoever copies, removes or counts on a directory while files in it are still to be
-# removed: tablespaces, databases that are copied or moved, backups, promotion,
-# pg_rewind (rules R10 and R16).  The worker is held back on both servers.
+# Commands that copy, remove or rely on a directory while files in it are still to be
+# removed: tablespaces, databases that are copied or moved, backups, promotion and
+# pg_rewind (rules R10 and R16).  The worker is held on both servers.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,7 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Space that dropped files still take is given back when it is needed, before an error
-# is reported (rule R15).  On a small file system of our own, in a user namespace.
+# is reported (rule R15).  The test uses a small file system of its own, in a user
+# namespace.
 
 use strict;
 use warnings FATAL => 'all';
@@ -229,8 +230,8 @@ others_make_space(
 $node->safe_psql('postgres', 'DROP TABLE other');
 wait_for_nothing($node);
 
-# Who looks for space may hold locks, so its client is not told of files that cannot be
-# removed.
+# A process that looks for space may hold locks, so it does not tell its client of files
+# that cannot be removed.
 {
 	hold_at($node, 'lazydrop-removal');
 	my $path = drop_large_table($node, 60);

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The worker is stuck in a system call on a file that it removes.  Nobody else is, but
-# for somebody who would create a file under that name (rules R5, R6, R16).
+# The worker is stuck in a system call on a file that it removes.  No other process is
+# stuck, except one that creates a file under that name (rules R5, R6, R16).
 
 use strict;
 use warnings FATAL => 'all';
@@ -78,7 +78,7 @@ is(stats($primary)->{pending_relations},
 release($primary, 'lazydrop-step');
 wait_for_nothing($primary);
 
-# Somebody who creates a database under an OID that the worker is at.
+# A session creates a database under an OID whose directory the worker is removing.
 {
 	on_primary('CREATE DATABASE d');
 	my $oid = $primary->safe_psql('postgres',
@@ -101,8 +101,8 @@ wait_for_nothing($primary);
 		1, 'what it has created is there');
 }
 
-# Between two steps, the worker is in nobody's way.  What it was at is settled, the name
-# comes back, and another name has taken the entry by the time that it goes on.
+# Between two steps, the worker holds up no other process.  Its entry is settled, the name
+# comes back, and another name has taken the entry by the time that it continues.
 {
 	on_primary('CREATE DATABASE g');
 	my $oid = $primary->safe_psql('postgres',

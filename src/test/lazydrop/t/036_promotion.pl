@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A promotion waits neither for the files of what has been dropped nor for buffers that a
-# session has pinned; and nothing is left of them after a crash of the new primary, or on
-# the old one when pg_rewind has copied from the new one (rule R16).
+# A promotion waits neither for the files of what has been dropped nor for buffers that
+# a session has pinned.  No file is left after a crash of the new primary, or on the
+# old one when pg_rewind has copied from the new one (rule R16).
 
 use strict;
 use warnings FATAL => 'all';

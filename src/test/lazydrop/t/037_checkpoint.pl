@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What a checkpoint does about the files of what is dropped: it hides them, which takes
-# no time, and goes on with its duties meanwhile (rule R8).  The worker is held back.
+# A checkpoint hides the files of what is dropped, which takes no time, and continues
+# with its duties meanwhile (rule R8).  The worker is held.
 
 use strict;
 use warnings FATAL => 'all';

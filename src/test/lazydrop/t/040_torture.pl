@@ -1,35 +1,36 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Torture.  Sessions run random DDL and DML, and know what must be there; meanwhile
+# Torture.  Sessions run random DDL and DML, and know what must be there.  Meanwhile
 # servers are checkpointed, restarted and killed, in whole or in part, standbys are
-# built from backups, and promoted, and the old primary is rewound.  At the end the
-# model, the primary and two standbys must agree, and nothing be left of what was
+# built from backups and promoted, and the old primary is rewound.  At the end, the
+# model, the primary and two standbys must agree, and nothing must be left of what was
 # dropped.
 #
-# A run is a series of rounds.  Each has a seed of its own, from which its settings and
-# what its sessions do are drawn, and is another installation.
+# A run is a series of rounds.  Each round is a new installation and has a seed, from
+# which its settings and the operations of its sessions are drawn.
 #
-#   LAZYDROP_TORTURE_SECONDS  how long to go on (default 80)
+#   LAZYDROP_TORTURE_SECONDS  duration of the run (default 80)
 #   LAZYDROP_TEST_SEED        seed of the first round; the second has the next number
 #
-# Which operation a fault hits depends on the time, so a seed repeats the settings, and
-# the operations until the first fault, and a failure not always.
+# Which operation a fault hits depends on the time.  A seed therefore repeats the
+# settings, and the operations until the first fault, but not always a failure.
 #
-# What stock PostgreSQL does not survive is kept out:
+# The test leaves out what stock PostgreSQL does not survive:
 #
-# * A base backup in which a database is copied by file copy, or moved, and then dropped where
-#   it was copied from, cannot be recovered, and neither can what pg_rewind rewinds past that
-#   (doc/upstream/moved-database.md); so, before them, there is a restartpoint, and none of
-#   these go on meanwhile ("moves" below).
-# * pg_rewind wants full_page_writes.
+# * A base backup cannot be recovered if, while it was taken, a database was copied by
+#   file copy, or moved, and then its source was dropped.  The same applies to what
+#   pg_rewind rewinds past that (doc/upstream/moved-database.md).  So a restartpoint
+#   comes before them, and none of these operations runs meanwhile ("moves" below).
+# * pg_rewind requires full_page_writes.
 # * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
-#   table, which CLUSTER looks for when a standby's feedback keeps these rows, and does
-#   not find (doc/upstream/reindex-concurrently-toast.md).
-# * INSERT or UPDATE after ALTER TABLE SET TABLESPACE in one transaction: rolling back leaves
-#   index entries behind (doc/upstream/set-tablespace-rollback.md).
-# * A crash in the middle of a drop, after a checkpoint that began and ended in it, leaves the
-#   files (doc/upstream/files-left-behind.md).  Where some are left, the session must have been
-#   cut off in the transaction that drops them, and WAL must tell of such a checkpoint.
+#   table.  CLUSTER looks for them when a standby's feedback keeps these rows, and does
+#   not find them (doc/upstream/reindex-concurrently-toast.md).
+# * When INSERT or UPDATE follows ALTER TABLE SET TABLESPACE in one transaction, a
+#   rollback leaves index entries behind (doc/upstream/set-tablespace-rollback.md).
+# * A crash in the middle of a drop leaves the files if a checkpoint began and ended
+#   during the drop (doc/upstream/files-left-behind.md).  If files are left, the session
+#   must have been cut off in the transaction that drops them, and WAL must have such a
+#   checkpoint.
 
 use strict;
 use warnings FATAL => 'all';
@@ -335,8 +336,8 @@ my %fault = (
 		hurt($node);
 	},
 	restart_primary => sub {
-		# All who are connected are gone after a fast one.  A smart one waits for
-		# them, so nobody must come back.
+		# A fast shutdown ends all sessions.  A smart one waits for them, so none
+		# must come back.
 		my $mode = draw('fast', 'fast', 'smart');
 		hold('gate') if $mode eq 'smart';
 		$faults{"restart $mode"}++;
@@ -451,7 +452,7 @@ sub fail_over
 		my $pid = postmaster($old);
 		kill('KILL', $pid) if $pid;
 		$crashes++;
-		# pg_rewind takes one for alive whom nobody has waited for yet.
+		# pg_rewind takes a process for alive until its parent has waited for it.
 		wait_until(sub { !has_processes($old) && !($pid && kill(0, $pid)) })
 		  or die $old->name . ' does not end';
 		$old->{_pid} = undef;
@@ -478,7 +479,7 @@ sub fail_over
 	return;
 }
 
-# Whether somebody is left of a server whose postmaster was killed.
+# Whether a process is left of a server whose postmaster was killed.
 # The postmaster and its children work in the data directory.
 sub has_processes
 {
@@ -560,7 +561,7 @@ sub check_log
 	my ($node) = @_;
 	my @bad = grep {
 		m{PANIC|TRAP|could not (open|create|access|fsync|read|write|extend|truncate|remove|unlink|stat) [^\n]*"(base|global|pg_tblspc)/|invalid page|page verification failed|leak|was terminated by signal (4|6|7|8|11)|unexpected zero page|inconsistent page}i
-		  # the statement of somebody
+		  # the statement of a session
 		  && !/(LOG|STATEMENT): +statement:/
 		  # replay, once more, of a drop of directories, perhaps beside the worker
 		  && !
@@ -835,7 +836,7 @@ sub run_round
 			usleep(int(rand(chance(0.2) ? 6_000_000 : 2_000_000)));
 			my $name = draw(@faults);
 			my $done = $fault{$name}->();
-			# 0 when there was nobody whom to do that to
+			# 0 when there was no process to do that to
 			$faults{$name}++ if !defined $done || $done ne '0';
 			ensure_up(nodes());
 		}

@@ -3,27 +3,28 @@
 # Names that come back, in thousands, while their burials are pending (rules R3, R5
 # and R8).
 #
-# The counter of relfilenumbers and OIDs comes around over the same small range in
-# each round: between two rounds the primary is stopped, and the next OID in its
-# control file is set back.  (pg_resetwal would do that as well, but begins new WAL,
-# which a standby cannot follow.)  While sessions create, fill, truncate, rewrite,
-# move and drop tables of two databases in two tablespaces, and databases are dropped
-# and created with the same OID, the workers are slow, or held at an injection point,
-# or have room for a few entries only; there are checkpoints and restartpoints,
-# restarts and immediate stops.  A standby sees the names come back in replay, with
-# what it has pending from the round before.  On a primary a number that is pending
-# is not chosen, which one round asserts; so there the names come back in rounds in
-# binary-upgrade mode, where numbers can be given, and as OIDs of databases.
+# In each round, the counter of relfilenumbers and OIDs covers the same small range:
+# between two rounds the primary is stopped, and the next OID in its control file is
+# set back.  (pg_resetwal would do that as well, but begins new WAL, which a standby
+# cannot follow.)  Sessions create, fill, truncate, rewrite, move and drop tables of
+# two databases in two tablespaces, and databases are dropped and created with the same
+# OID.  Meanwhile the workers are slow, or held at an injection point, or have room for
+# a few entries only; and there are checkpoints, restartpoints, restarts and immediate
+# stops.  A standby sees the names come back in replay, with entries pending from the
+# round before.  On a primary, a number that is pending is not chosen, which one round
+# asserts.  There the names come back as OIDs of databases, and in rounds in
+# binary-upgrade mode, in which numbers can be given.
 #
-# Each row tells its table's tag, which is another one each time the table is filled,
-# and a text computed from the tag: so a page of another table, or of an earlier one of
-# the same number, is noticed.  What must be there is noted in the transaction that
-# makes it, and compared on both servers, read by sequential scan and by index, from
-# buffers and from disk.
+# Each row has its table's tag, a new one each time the table is filled, and a text
+# computed from the tag.  So a page of another table, or of an earlier table with the
+# same number, is detected.  Each transaction notes what it leaves, and both servers
+# are compared with the notes, by sequential scan and by index scan, from buffers and
+# from disk.
 #
-# LAZYDROP_TORTURE_SECONDS, when it is more than the rounds below take, adds others, drawn
-# at random, until so many seconds have passed.  LAZYDROP_TEST_SEED chooses what is done; the
-# seed is printed.  (The order of what sessions do at the same time is not repeated.)
+# If LAZYDROP_TORTURE_SECONDS is more than the rounds below take, further rounds, drawn
+# at random, follow until that time is over.  LAZYDROP_TEST_SEED chooses the
+# operations; the seed is printed.  (The order of operations of concurrent sessions is
+# not repeated.)
 
 use strict;
 use warnings FATAL => 'all';
@@ -781,7 +782,7 @@ sub run_round
 		  unless $stopped;
 	}
 
-	# With nobody at work.
+	# With no session at work.
 	if ($r{crash})
 	{
 		stop_node($_, 'immediate') foreach @nodes;

@@ -1,12 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The fork in the place of PostgreSQL itself, and PostgreSQL in the place of the fork:
-# on one data directory, after a clean stop and after a crash with entries pending; and as
-# the standby of one another, with binaries swapped in the middle of replay, promotion
-# and pg_rewind.
+# The fork in place of PostgreSQL, and PostgreSQL in place of the fork: on one data
+# directory, after a clean stop and after a crash with entries pending; and as standbys
+# of one another, with binaries swapped in the middle of replay, promotion and
+# pg_rewind.
 #
-# LAZYDROP_STOCK names an installation of PostgreSQL ("stock") that was built from the
-# same source with the same options, the directory above its bin.
+# LAZYDROP_STOCK names the directory above bin of an installation of PostgreSQL
+# ("stock") that was built from the same source with the same options.
 
 use strict;
 use warnings FATAL => 'all';
@@ -34,7 +34,7 @@ my ($stock_modules) =
   run_command([ "$stock/bin/pg_config", '--pkglibdir' ]);
 
 # One configuration for both.  Nothing but a test's own doing makes a checkpoint, and the
-# worker does nothing until somebody needs it.
+# worker does nothing until a process needs it.
 my %settings = (
 	'allow_in_place_tablespaces' => 'on',
 	'autovacuum' => 'off',

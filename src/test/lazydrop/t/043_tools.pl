@@ -1,16 +1,16 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Tools that copy or replace a data directory, while a storm of drops blows: files of
-# what has been dropped are still there, pages of theirs are still in shared buffers
-# and will never be written.  pg_basebackup (full and incremental, plain and tar, of a
-# primary and of a standby), pg_verifybackup, pg_combinebackup, pg_rewind, and, where
-# they are to be had, pg_upgrade from an older major version and pgBackRest.  What they
-# made is recovered to a known point and compared with the source; pg_amcheck and
-# pg_checksums must be content, and no file may be left that belongs to nothing.
+# Tools that copy or replace a data directory during a storm of drops.  Files of what
+# has been dropped are still there, and shared buffers hold pages of them that are
+# never written.  The tools are pg_basebackup (full and incremental, plain and tar, of
+# a primary and of a standby), pg_verifybackup, pg_combinebackup, pg_rewind and, where
+# available, pg_upgrade from an older major version and pgBackRest.  What they have
+# made is recovered to a known point and compared with the source.  pg_amcheck and
+# pg_checksums must succeed, and no file may be left that belongs to nothing.
 #
-# An older PostgreSQL: LAZYDROP_OLD_BINDIR, or what src/tools/lazydrop/fetch-tools has
-# put into LAZYDROP_TOOLS, or where Debian has it.  pgBackRest: LAZYDROP_PGBACKREST,
-# LAZYDROP_TOOLS, or PATH.
+# An older PostgreSQL is looked for in LAZYDROP_OLD_BINDIR, in LAZYDROP_TOOLS, which
+# src/tools/lazydrop/fetch-tools fills, and where Debian installs it; pgBackRest in
+# LAZYDROP_PGBACKREST, LAZYDROP_TOOLS and PATH.
 
 use strict;
 use warnings FATAL => 'all';
@@ -344,8 +344,8 @@ my %victims;
 # When it is to be held, another victim is dropped while files are copied; to be sure
 # of that, the tool is stopped meanwhile.  Its server process does not take part in
 # barriers then, for which, in stock as here, DROP DATABASE and DROP TABLESPACE wait, and
-# their replay.  So the latter must not be in a storm over a standby; and in none
-# whatever makes a checkpoint, because that leaves nothing pending.
+# their replay.  So the latter must not be in a storm over a standby; and nothing
+# in a storm may make a checkpoint, because that leaves nothing pending.
 #
 # A tablespace has a tar file of its own, and init_from_backup wants to be told where it
 # is to go, also one in place; so there are none when a backup in tar files begins.
@@ -435,7 +435,7 @@ sub take_backup
 	is(result_of($backup), '0', "$name: pg_basebackup");
 	if ($params{held})
 	{
-		# Nobody has settled them, and so they have been copied.
+		# No process has settled them, so they have been copied.
 		my @of_server = files_below($node->data_dir, $during);
 		my @of_backup =
 		  $is_tar

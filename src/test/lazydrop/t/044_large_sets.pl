@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A great many drops at once, on a primary and on a standby: 10,000 relations in one
-# transaction, a set of a hundred thousand entries, a set that stays full, 32 databases.
-# (023_limits.pl has the simpler cases.)
+# Very many drops at once, on a primary and on a standby: 10,000 relations in one
+# transaction, a set of 100,000 entries, a set that stays full, and 32 databases.
+# (For the simpler cases, see 023_limits.pl.)
 #
-# LAZYDROP_TORTURE_SECONDS, when it is more than two rounds take, is twice as long as the set
-# stays full.
+# If LAZYDROP_TORTURE_SECONDS is more than two rounds take, the set stays full for half
+# of it.
 
 use strict;
 use warnings FATAL => 'all';

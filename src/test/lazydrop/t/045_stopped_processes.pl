@@ -1,13 +1,13 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A worker that is stopped (SIGSTOP) in its pass, in a removal, between two steps of one, or
-# when it is idle; and a dropper that is stopped between its commit and the moment when it
-# hands its files over.  On a primary and on a standby: where the server waits, it is shown
-# for what; where stock PostgreSQL does the same, that is shown, too, if LAZYDROP_STOCK names
-# an installation of it.
+# A worker that is stopped (SIGSTOP) in its pass, in a removal, between two steps of
+# one, or while it is idle; and a dropper that is stopped after its commit and before it
+# hands over its files.  On a primary and on a standby.  Where the server waits, the
+# test shows for what it waits.  If LAZYDROP_STOCK names an installation of stock
+# PostgreSQL, the test also shows where that waits.
 #
-# LAZYDROP_TORTURE_SECONDS, when it is more than two rounds take, is twice as long as the idle
-# worker stays stopped.
+# If LAZYDROP_TORTURE_SECONDS is more than two rounds take, the idle worker stays
+# stopped for half of it.
 
 use strict;
 use warnings FATAL => 'all';

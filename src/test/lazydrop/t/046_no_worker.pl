@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A server whose worker cannot start, because others have taken what max_worker_processes
-# allows.  A primary drops as stock does.  A standby buries, so that its startup process
-# makes one pass for many drops, and removes the files at once.
+# A server whose worker cannot start, because other workers have taken all of
+# max_worker_processes.  A primary drops as stock does.  A standby buries, so that its
+# startup process makes one pass for many drops, and removes the files at once.
 
 use strict;
 use warnings FATAL => 'all';

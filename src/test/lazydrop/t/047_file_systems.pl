@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A file system that is full, or that becomes read-only.  Where stock PostgreSQL does the same,
-# that is shown, too, if LAZYDROP_STOCK names an installation of it.  (034_space.pl has the
-# simpler cases.)
+# A file system that is full, or that becomes read-only.  If LAZYDROP_STOCK names an
+# installation of stock PostgreSQL, the test also shows where that does the same.  (For
+# the simpler cases, see 034_space.pl.)
 #
 # File systems are mounted in a user namespace.
 

@@ -1,13 +1,13 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Modules that were built for PostgreSQL itself, in a server of the fork: each of contrib is
-# used, with entries pending and after a crash, and stock finds what they have left on the
-# disk.
+# Modules that were built for PostgreSQL, in a server of the fork.  Each module of
+# contrib is used, with entries pending and after a crash, and stock then reads what
+# they have left on disk.
 #
-# LAZYDROP_STOCK names an installation of PostgreSQL ("stock") that was built from the
-# same source with the same options, the directory above its bin.  With
-# LAZYDROP_STOCK_BUILD, the directory in which it was built, contrib's own regression
-# tests are run, too.
+# LAZYDROP_STOCK names the directory above bin of an installation of PostgreSQL
+# ("stock") that was built from the same source with the same options.  If
+# LAZYDROP_STOCK_BUILD names the directory in which it was built, contrib's own
+# regression tests are run, too.
 
 use strict;
 use warnings FATAL => 'all';

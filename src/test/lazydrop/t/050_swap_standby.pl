@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What README and manual tell an operator to do: put the fork's binaries on a standby
-# whose primary is stock PostgreSQL, see without any extension that it works and how far
-# behind it is, and put stock's back.  The queries are those of the manual.  And what
-# pg_lazydrop says in a stock server.
+# What README and manual tell an operator to do: start the fork on a standby whose
+# primary is stock PostgreSQL, see without any extension that it works and how far
+# behind it is, and go back to stock.  The queries are those of the manual.  The test
+# also loads pg_lazydrop in a stock server, which must refuse it with a message.
 #
-# LAZYDROP_STOCK is as for 042_drop_in.pl.
+# For LAZYDROP_STOCK, see 042_drop_in.pl.
 
 use strict;
 use warnings FATAL => 'all';
@@ -156,7 +156,7 @@ is($standby->safe_psql('postgres', 'SELECT sum(a) FROM stays'),
 
 # --- the extension in a stock server ------------------------------------------------------------------
 
-# As if somebody had copied the fork's files into stock's directories.
+# As if an operator had copied the fork's files into stock's directories.
 my ($fork_libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
 my ($fork_share) = run_command([ 'pg_config', '--sharedir' ]);
 my ($version) = run_command([ "$stock/bin/postgres", '--version' ]);

@@ -1,8 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The manual against the server: every setting with its default, every key of lazydrop.stats,
-# every column of the views, and every wait event is described, and none that is not there.
-# ("make docs" validates the markup.)  And README: its links, and the settings that it names.
+# The manual against the server.  It describes every setting with its default, every
+# key of lazydrop.stats, every column of the views and every wait event, and none that
+# does not exist.  ("make docs" validates the markup.)  The links in README, and the
+# settings that it names, exist.
 
 use strict;
 use warnings FATAL => 'all';

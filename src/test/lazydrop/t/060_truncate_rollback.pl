@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# TRUNCATE empties files in place when a rollback discards them.  ALTER TABLE SET
-# TABLESPACE gives the table a new file, and leaves the indexes where they are; so a
-# rollback brings back the table's rows, and must not find its indexes empty.
+# TRUNCATE empties files in place if a rollback discards them.  ALTER TABLE SET
+# TABLESPACE gives the table a new file, but the indexes keep theirs.  A rollback
+# brings back the table's rows, and must not find the indexes empty.
 #
 # See doc/upstream/truncate-rollback.md.
 

@@ -1,9 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Replay of a relation map whose database has no directory any more, because WAL that
-# follows removes it, and which begins after what made the directory: by a standby that has
-# replayed the drop and crashes before a restartpoint, by a base backup that was taken
-# meanwhile, and by a server that crashes after a CREATE DATABASE that failed.
+# Replay of a relation map whose database no longer has a directory, because later WAL
+# removes it.  Replay begins after the record that made the directory in three cases: a
+# standby that has replayed the drop crashes before a restartpoint; a base backup is
+# taken meanwhile; a server crashes after a CREATE DATABASE that failed.
+#
+# See doc/upstream/relation-map.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# CREATE UNLOGGED TABLE is rolled back, and the server crashes before the abort is in WAL.
-# The init fork is gone then, and is made again by replay; what is left of the main fork, an
-# empty file that waits for a checkpoint, must not keep the server from starting.
+# CREATE UNLOGGED TABLE is rolled back, and the server crashes before the abort is in
+# WAL.  The init fork is gone then, and replay makes it again.  Of the main fork, an
+# empty file is left that waits for a checkpoint.  That file must not keep the server
+# from starting.
+#
+# See doc/upstream/unlogged-rollback.md.
 
 use strict;
 use warnings FATAL => 'all';

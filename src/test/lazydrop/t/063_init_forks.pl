@@ -1,8 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# With wal_level = minimal, the init fork of a copy of an unlogged relation must outlive a
-# crash: that of CREATE DATABASE by WAL, whose pages are in shared buffers only; and that
-# of ALTER INDEX SET TABLESPACE, which is written, but not synced before a checkpoint.
+# With wal_level = minimal, the init fork of a copy of an unlogged relation must survive
+# a crash.  CREATE DATABASE with STRATEGY wal_log leaves its pages in shared buffers
+# only.  ALTER INDEX SET TABLESPACE writes them, but does not sync them before a
+# checkpoint.
+#
+# See doc/upstream/init-forks.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,11 +1,13 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# DROP DATABASE that ends after it has removed directories, and before the record of
-# that is flushed, leaves an invalid database.  When it is repeated, standbys must lose
-# their directories, too, whether this server has any left or not.
+# A DROP DATABASE that ends after it has removed directories, and before the record of
+# that is flushed, leaves an invalid database.  When the command is repeated, standbys
+# must remove their directories as well, whether or not the primary has any left.
 #
-# The standbys are of the kind that is tried, and of stock, which must read what is
-# written.
+# One standby is the server under test, and another is stock, which must be able to
+# read the record.
+#
+# See doc/upstream/drop-database-again.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,12 +1,14 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A primary crashes while a transaction has a table in a directory of its database, and
-# the operator removes what is left of it, because it keeps the database from being moved
-# there.  A standby keeps the directory, and has pages and sync requests for the files in
-# it.  Then the database is moved.  Replay of the copy removes the old files, but in stock
-# PostgreSQL the pages and the requests stay.  Of dirty pages replay dies, at each start;
-# when they have been written, the next restartpoint ends with a PANIC.  See
-# doc/upstream/create-over-leftovers.md.
+# A primary crashes while a transaction has a table in a directory of its database.
+# The operator removes what is left of the directory, because it keeps the database from
+# being moved there.  A standby keeps the directory, and has pages and sync requests for
+# the files in it.  Then the database is moved.  Replay of the copy removes the old
+# files, but in stock PostgreSQL the pages and the requests stay.  If the pages are
+# dirty, replay fails, at each start.  If they have been written, the next restartpoint
+# ends with a PANIC.
+#
+# See doc/upstream/create-over-leftovers.md.
 
 use strict;
 use warnings FATAL => 'all';

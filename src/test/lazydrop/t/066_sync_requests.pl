@@ -1,10 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Replay of ALTER DATABASE SET TABLESPACE ends with the removal of the old directory, and
-# stock PostgreSQL then forgets the sync requests for all files of the database: those in
-# third tablespaces, too, which live on.  The next restartpoint does not sync them, so a
-# crash of the operating system can lose what they had.  See
-# doc/upstream/sync-requests.md.
+# Replay of ALTER DATABASE SET TABLESPACE ends with the removal of the old directory.
+# Stock PostgreSQL then forgets the sync requests for all files of the database,
+# including those in third tablespaces, which live on.  The next restartpoint does not
+# sync them, so their contents can be lost when the operating system crashes.
+#
+# See doc/upstream/sync-requests.md.
 
 use strict;
 use warnings FATAL => 'all';

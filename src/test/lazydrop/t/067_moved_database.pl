@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby that has replayed a copy of a database's files, and then what happened to the
-# source, crashes.  It must not begin again before the copy: the source is gone, or is
-# not what it was.  Nor when another copy has been made before the checkpoint that the
-# primary made after the first one was complete.
+# A standby has replayed a copy of a database's files, and then a change or the removal
+# of the source, and crashes.  Its replay must not begin before the copy again, because
+# the source is gone or has changed.  This also applies if another copy was made before
+# the checkpoint that the primary made after the first one was complete.
 #
 # See doc/upstream/moved-database.md.
 

@@ -1,8 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# ALTER SEQUENCE replaces the sequence's file beside a cursor that has its page pinned.  On a
-# standby the cursor must not hold replay up for longer than max_standby_streaming_delay; on a
-# primary, what waits for it must not use up a CPU.
+# ALTER SEQUENCE replaces the file of a sequence while a cursor has its page pinned.  On
+# a standby, the cursor must not hold up replay for longer than
+# max_standby_streaming_delay.  On a primary, the process that waits for the cursor must
+# not use up a CPU.
+#
+# See doc/upstream/pinned-sequence.md.
 
 use strict;
 use warnings FATAL => 'all';

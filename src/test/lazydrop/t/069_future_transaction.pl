@@ -1,9 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # A checkpoint writes the state file of a prepared transaction and does not complete.
-# Recovery begins at the checkpoint before, for which that transaction is one of the future,
-# or was not prepared yet; it must remove the file, or know the transaction once, and not
-# lose it.  So it must with a base backup that a checkpoint has written such a file into.
+# For recovery, which begins at the checkpoint before, that transaction is in the future
+# or not yet prepared.  Recovery must remove the file, or know the transaction exactly
+# once, and not lose it.  The same applies to a base backup that contains such a file of
+# a later checkpoint.
+#
+# See doc/upstream/future-transaction.md.
 
 use strict;
 use warnings FATAL => 'all';

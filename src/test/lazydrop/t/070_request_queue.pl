@@ -1,11 +1,13 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A transaction that removes files at its end waits for room in the checkpointer's queue,
-# which is short when shared_buffers is small.  When the postmaster is killed meanwhile,
-# the process exits, and in stock PostgreSQL aborts its transaction on the way out: one
-# that has been committed, which is a PANIC; or one that has been aborted, which is a
-# second abort record, or a failed assertion.  One that goes on must be aborted, as a
-# checkpoint may wait for it.  See doc/upstream/request-queue.md.
+# A transaction that removes files at its end waits for room in the checkpointer's
+# queue, which is short when shared_buffers is small.  When the postmaster is killed
+# meanwhile, the process exits.  In stock PostgreSQL it aborts its transaction on the
+# way out.  For a committed transaction, that is a PANIC; for an aborted one, it is a
+# second abort record or a failed assertion.  A transaction that is still in progress
+# must be aborted, since a checkpoint may wait for it.
+#
+# See doc/upstream/request-queue.md.
 
 use strict;
 use warnings FATAL => 'all';

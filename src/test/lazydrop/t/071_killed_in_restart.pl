@@ -1,10 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A process crashes, and while the postmaster starts the server anew, another one does.
-# Stock PostgreSQL's postmaster takes no notice of that: it waits for ever for a startup
-# process that is gone; when it was another process, shared memory stays as that has left
-# it, so that replay waits for ever for it to take part in a barrier.  See
-# doc/upstream/killed-in-restart.md.
+# A process crashes, and another one does so while the postmaster restarts the server.
+# The postmaster of stock PostgreSQL ignores that.  If it was the startup process, the
+# postmaster waits for it for ever.  If it was another process, shared memory stays as
+# that process has left it, and replay waits for ever for it to take part in a barrier.
+#
+# See doc/upstream/killed-in-restart.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,9 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# ALTER DATABASE SET TABLESPACE that crashes while it removes the old directory: standbys
-# must lose theirs as well; and so must one that is made of a base backup which began
-# meanwhile.  With wal_level = minimal, recovery must not remove what has been created in
-# the directory since.
+# ALTER DATABASE SET TABLESPACE crashes while it removes the old directory.  Standbys
+# must remove theirs as well, including one made from a base backup that began
+# meanwhile.  With wal_level = minimal, recovery must not remove what has been created
+# in the directory since.
+#
+# See doc/upstream/moved-directory.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby that crashes while it replays DROP DATABASE must not be consistent, at its
-# next start, before it comes to that record again: until then, what changed the database
-# finds its files gone.
+# A standby that crashes while it replays DROP DATABASE must not reach consistency, at
+# its next start, before it has replayed that record again.  Until then, records that
+# changed the database find its files gone.
+#
+# See doc/upstream/standby-after-drop.md.
 
 use strict;
 use warnings FATAL => 'all';

@@ -36,7 +36,7 @@ typedef struct HideResult
 } HideResult;
 
 /*
- * LazyDropHideFile the files of a relation's fork, the highest segment first (rule R14), and remove
+ * Hide the files of a relation's fork, the highest segment first (rule R14), and remove
  * small ones.  Of a first segment that is to be kept the name is left, empty; while there
  * is none, the entry protects the number.
  */

@@ -15,6 +15,7 @@
 #ifndef LAZYDROP_CACHE_H
 #define LAZYDROP_CACHE_H
 
+#include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
@@ -51,9 +52,9 @@ typedef struct LazyDropCacheStats
 } LazyDropCacheStats;
 
 /* start-up */
-extern void LazyDropCacheDefineSettings(void);
 extern Size LazyDropCacheShmemSize(void);
 extern void LazyDropCacheShmemInit(void);
+extern void LazyDropCacheXactCallback(XactEvent event, void *arg);
 
 /*
  * The ghost, lazydrop_ghost.c.  A page is remembered as a normal one, or as one that
@@ -64,8 +65,8 @@ extern void LazyDropCacheShmemInit(void);
 
 extern Size LazyDropGhostShmemSize(void);
 extern void LazyDropGhostShmemInit(void *start, bool found);
-extern void LazyDropGhostInsert(uint32 hash, uint32 kind);
-extern uint32 LazyDropGhostRemove(uint32 hash, bool bulk);
+extern void LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind);
+extern uint32 LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk);
 
 /* what is seen of it */
 extern void LazyDropCacheGetStats(LazyDropCacheStats *stats);
@@ -75,43 +76,46 @@ extern void LazyDropCacheResetStats(void);
 extern BufferDesc *LazyDropCacheGetVictim(uint32 (*claim) (uint32 n),
 										  uint32 *buf_state);
 extern void LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring);
-extern void LazyDropCacheNoteEviction(int buf_id, uint32 hash);
+extern void LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag,
+									  uint32 hash);
 extern void LazyDropCacheNoteFree(int buf_id);
-extern bool LazyDropCacheOnProbation(int buf_id);
-extern void LazyDropCacheCountFreeLoad(void);
+extern bool LazyDropCacheIsOfRing(int buf_id);
+extern bool LazyDropCacheIsVictim(int buf_id, uint32 usage_count);
+extern bool LazyDropCacheTakesFree(void);
 
 /*
- * Whether a scan that has a ring should take a free buffer instead.  VACUUM keeps
- * to its ring, because an administrator may have set the size of it.
+ * Whether a scan that has a ring should take a free buffer instead.  VACUUM keeps to
+ * its ring, because an administrator may have set the size of it, and bulk writes to
+ * theirs, so that they clean up behind them.
  */
 static inline bool
 LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
 {
-	if (!lazydrop_scan_resistance || btype == BAS_VACUUM || !have_free_buffer())
-		return false;
-	LazyDropCacheCountFreeLoad();
-	return true;
+	return lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF &&
+		btype == BAS_BULKREAD && LazyDropCacheTakesFree();
 }
 
 /*
- * Whether a ring may go on using a buffer.
+ * Whether a ring may go on using a buffer that has no pin, and a usage count of at
+ * most 1.
  */
 static inline bool
 LazyDropCacheMayRecycle(int buf_id)
 {
-	return !lazydrop_scan_resistance || LazyDropCacheOnProbation(buf_id);
+	return lazydrop_scan_resistance == LAZYDROP_SCAN_RESISTANCE_OFF ||
+		LazyDropCacheIsOfRing(buf_id);
 }
 
 /*
- * Whether an unpinned buffer with this usage count would be a victim when the hand
- * comes to it.
+ * Whether a buffer with this usage count would be a victim when the hand comes to it,
+ * if it has no pin.
  */
 static inline bool
 LazyDropCacheIsReusable(int buf_id, uint32 usage_count)
 {
-	if (!lazydrop_scan_resistance)
+	if (lazydrop_scan_resistance == LAZYDROP_SCAN_RESISTANCE_OFF)
 		return usage_count == 0;
-	return usage_count <= 1 && LazyDropCacheOnProbation(buf_id);
+	return LazyDropCacheIsVictim(buf_id, usage_count);
 }
 
 /*
@@ -122,18 +126,19 @@ static inline void
 LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
 					BufferAccessStrategy strategy)
 {
-	if (lazydrop_scan_resistance)
+	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
 		LazyDropCacheNoteLoad(buf, hash, strategy != NULL);
 }
 
 /*
- * A page has lost its buffer, which has no tag now, and no pin but the caller's.
+ * A page with this tag, which has this hash, has lost its buffer.  The buffer has no
+ * tag now, and no pin but the caller's.
  */
 static inline void
-LazyDropCacheEvicted(int buf_id, uint32 hash)
+LazyDropCacheEvicted(int buf_id, const BufferTag *tag, uint32 hash)
 {
-	if (lazydrop_scan_resistance)
-		LazyDropCacheNoteEviction(buf_id, hash);
+	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
+		LazyDropCacheNoteEviction(buf_id, tag, hash);
 }
 
 /*
@@ -142,7 +147,7 @@ LazyDropCacheEvicted(int buf_id, uint32 hash)
 static inline void
 LazyDropCacheFreed(int buf_id)
 {
-	if (lazydrop_scan_resistance)
+	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
 		LazyDropCacheNoteFree(buf_id);
 }
 

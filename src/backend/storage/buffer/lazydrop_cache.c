@@ -22,18 +22,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type_d.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/datetime.h"
 #include "utils/guc.h"
-#include "utils/json.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
@@ -52,6 +47,9 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 /* C2: probation's share of the buffers is at least 1 / PROBATION_SHARE */
 #define PROBATION_SHARE		5
 
+/* C3: without 1 / PROBATION_LEAST of the buffers, probation is not searched */
+#define PROBATION_LEAST		16
+
 /* C3: usage count at which a buffer on probation is still a victim */
 #define EVICTABLE_USAGE		1
 
@@ -66,6 +64,12 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 
 /* ... and 1 / RECENT_SHARE of the buffers, for all processes together */
 #define RECENT_SHARE		8
+
+/* ... and not beyond 1 / RECENT_AGE of the buffers, in loads of all processes */
+#define RECENT_AGE			2
+
+/* C6: processes that load, as a process assumes that has just begun */
+#define GUESSED_LOADERS		32
 
 /* C7: a transaction reads much when it has loaded 1 / BULK_SHARE of the buffers */
 #define BULK_SHARE			16
@@ -107,18 +111,25 @@ typedef struct LazyDropCacheShared
 {
 	PaddedCounter nmain;		/* buffers in the main class */
 	PaddedCounter main_hand;	/* not reduced modulo NBuffers */
+
+	/* since the server was started; what is shown is counted from bases on */
 	pg_atomic_uint64 counters[NUM_CACHE_COUNTERS];
+	pg_atomic_uint64 bases[NUM_CACHE_COUNTERS];
 	pg_atomic_uint64 stats_reset;	/* a TimestampTz */
 } LazyDropCacheShared;
 
 static LazyDropCacheShared *CacheCtl;
 static uint8 *Classes;			/* one for each buffer */
 
-/* Positions of a hand that this process has taken. */
+/*
+ * Positions of a hand that this process has taken: the more, the more it needs.
+ */
 typedef struct Claim
 {
 	uint64		next;			/* not reduced modulo NBuffers */
 	uint32		left;
+	uint32		size;
+	uint64		clock;			/* LoadClock when they were taken */
 } Claim;
 
 static Claim victim_claim;
@@ -132,6 +143,7 @@ typedef struct RecentLoad
 {
 	int			buf_id;
 	BufferTag	tag;
+	uint64		clock;			/* LoadClock then */
 } RecentLoad;
 
 static RecentLoad recent_loads[MAX_RECENT_LOADS];
@@ -146,46 +158,48 @@ static uint64 xact_loads_halved;
 /* what this process has counted and not yet added */
 static uint64 pending_counts[NUM_CACHE_COUNTERS];
 static int	pending_events;
+static uint64 last_flush;		/* LoadClock then */
+static bool initialized = false;
 
-static char *lazydrop_cache_stats;
+/* whether a scan left its ring for the free list, which may have become empty */
+static bool left_ring = false;
 
-static const struct config_enum_entry scan_resistance_options[] = {
-	{"off", LAZYDROP_SCAN_RESISTANCE_OFF, false},
-	{"on", LAZYDROP_SCAN_RESISTANCE_ON, false},
-	{"strict", LAZYDROP_SCAN_RESISTANCE_STRICT, false},
-	{"true", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"false", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{"yes", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"no", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{"1", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"0", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{NULL, 0, false}
-};
+static void ForgetLoad(void);
 
 /* ----------------------------------------------------------------
  *		Counters
  * ----------------------------------------------------------------
  */
 
-static void
-FlushCounts(int code, Datum arg)
+/*
+ * The clock of the policy: loads without a ring, by all processes, since the server
+ * was started.  It lags behind by what each has not yet added.
+ */
+static inline uint64
+LoadClock(void)
 {
-	static uint64 last_loads = 0;
-	uint64		loads;
-	uint64		own;
+	return pg_atomic_read_u64(&CacheCtl->counters[COUNT_LOADS]);
+}
 
-	/*
-	 * Of the last loads of all processes, so many as RECENT_SHARE allows may
-	 * be remembered; so many of these are ours.
-	 */
-	own = pending_counts[COUNT_LOADS];
+/*
+ * Add what was counted to the counters of all processes.
+ *
+ * Of the last loads of all, so many as RECENT_SHARE allows may be remembered (rule
+ * C6).  This process' share is that of what was loaded since it last came here.
+ */
+static void
+FlushCounts(void)
+{
+	uint64		own = pending_counts[COUNT_LOADS];
+
 	if (own > 0)
 	{
-		loads = pg_atomic_read_u64(&CacheCtl->counters[COUNT_LOADS]) + own;
+		uint64		clock = LoadClock() + own;
+
 		recent_window = Max(1, Min(MAX_RECENT_LOADS,
 								   NBuffers / RECENT_SHARE * own /
-								   Max(loads - last_loads, own)));
-		last_loads = loads;
+								   Max(clock - last_flush, own)));
+		last_flush = clock;
 	}
 
 	for (int i = 0; i < NUM_CACHE_COUNTERS; i++)
@@ -208,20 +222,35 @@ Count(CacheCounter counter)
 }
 
 /*
- * Add what was counted, if that is worth it.  No spinlock may be held.
+ * This process ends: what it has loaded last was one use, too.
+ */
+static void
+CacheShmemExit(int code, Datum arg)
+{
+	while (num_recent_loads > 0)
+		ForgetLoad();
+	FlushCounts();
+}
+
+/*
+ * Called at each load, when no spinlock is held.
+ *
+ * The callback is one of on_shmem_exit, because PG_ENSURE_ERROR_CLEANUP wants its own
+ * to be the last of before_shmem_exit.
  */
 static inline void
 MaybeFlushCounts(void)
 {
-	static bool registered = false;
-
-	if (unlikely(!registered))
+	if (unlikely(!initialized))
 	{
-		before_shmem_exit(FlushCounts, 0);
-		registered = true;
+		on_shmem_exit(CacheShmemExit, 0);
+		last_flush = LoadClock();
+		recent_window = Max(1, Min(MAX_RECENT_LOADS,
+								   NBuffers / RECENT_SHARE / GUESSED_LOADERS));
+		initialized = true;
 	}
 	if (pending_events >= EVENTS_PER_FLUSH)
-		FlushCounts(0, 0);
+		FlushCounts();
 }
 
 /* ----------------------------------------------------------------
@@ -236,15 +265,14 @@ static void
 SetClass(int buf_id, uint8 class)
 {
 	uint8		old = Classes[buf_id];
-
 	uint64		nmain PG_USED_FOR_ASSERTS_ONLY;
+	uint32		state PG_USED_FOR_ASSERTS_ONLY;
 
-#ifdef USE_ASSERT_CHECKING
-	uint32		state = pg_atomic_read_u32(&GetBufferDescriptor(buf_id)->state);
-
+	state = pg_atomic_read_u32(&GetBufferDescriptor(buf_id)->state);
 	Assert((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) > 0);
-#endif
 
+	if (class == old)
+		return;
 	Classes[buf_id] = class;
 	if ((class & CLASS_MAIN) && !(old & CLASS_MAIN))
 	{
@@ -275,13 +303,14 @@ ProbationIsShort(void)
 }
 
 /*
- * Whether a ring may go on using a buffer, or a hand find it.  The caller need not
- * hold a lock: the answer may be outdated at once.
+ * Whether main has so nearly all of the pool that looking for probation takes longer
+ * than it is worth.
  */
-bool
-LazyDropCacheOnProbation(int buf_id)
+static inline bool
+ProbationIsGone(void)
 {
-	return !IsMain(buf_id);
+	return pg_atomic_read_u64(&CacheCtl->nmain.value) >
+		(uint64) (NBuffers - NBuffers / PROBATION_LEAST);
 }
 
 /*
@@ -293,10 +322,61 @@ EvictableUsage(uint8 class)
 	return (class & CLASS_BULK) ? 0 : EVICTABLE_USAGE;
 }
 
+/*
+ * Whether a ring may go on using a buffer: what is in main is used by others, and what
+ * has been loaded without a ring is theirs.  The answer may be outdated at once.
+ */
+bool
+LazyDropCacheIsOfRing(int buf_id)
+{
+	return (Classes[buf_id] & (CLASS_RING | CLASS_MAIN)) == CLASS_RING;
+}
+
+/*
+ * Whether the probation hand would take a buffer with this usage count, if it has no
+ * pin.  The answer may be outdated at once.
+ */
+bool
+LazyDropCacheIsVictim(int buf_id, uint32 usage_count)
+{
+	uint8		class = Classes[buf_id];
+
+	return !(class & CLASS_MAIN) && usage_count <= EvictableUsage(class);
+}
+
 /* ----------------------------------------------------------------
  *		Victims (rules C2 to C4)
  * ----------------------------------------------------------------
  */
+
+/*
+ * Begin a search with the positions that are left of a claim, or without, if the hand
+ * has gone far since: those would be the newest pages by now.
+ */
+static inline void
+CheckClaim(Claim *claim)
+{
+	uint64		clock = LoadClock();
+
+	if (clock - claim->clock > (uint64) NBuffers / RECENT_SHARE)
+	{
+		claim->left = 0;
+		claim->size = 0;
+	}
+}
+
+/*
+ * How many positions to take next: one by a process that loads a page now and then, at
+ * most CLAIM by one that goes on.
+ */
+static inline uint32
+NextClaim(Claim *claim)
+{
+	claim->size = Max(1, Min(claim->size * 2, Min(CLAIM, NBuffers / 1024)));
+	claim->left = claim->size;
+	claim->clock = LoadClock();
+	return claim->size;
+}
 
 /*
  * The next position of the main hand.
@@ -306,9 +386,9 @@ NextMainPosition(void)
 {
 	if (main_claim.left == 0)
 	{
-		main_claim.left = Min(CLAIM, NBuffers);
-		main_claim.next = pg_atomic_fetch_add_u64(&CacheCtl->main_hand.value,
-												  main_claim.left);
+		uint32		n = NextClaim(&main_claim);
+
+		main_claim.next = pg_atomic_fetch_add_u64(&CacheCtl->main_hand.value, n);
 	}
 	main_claim.left--;
 	return main_claim.next++ % NBuffers;
@@ -324,6 +404,7 @@ Demote(void)
 {
 	int			steps = 0;
 
+	CheckClaim(&main_claim);
 	for (int looked = 0; looked < DEMOTION_STEPS * 4 && steps < DEMOTION_STEPS; looked++)
 	{
 		int			buf_id;
@@ -394,9 +475,9 @@ Promote(int buf_id, uint32 state)
  * which is that of the clock sweep, and returns the first of them.
  *
  * Returns a buffer that has no pin, with its header locked and the state in *buf_state,
- * as StrategyGetBuffer does; or NULL when there is none to be had on probation,
- * because all of it is pinned: then the clock sweep may find one in main, or say that
- * there is none.
+ * as StrategyGetBuffer does; or NULL when there is hardly a buffer on probation, or
+ * all of them are pinned: then the clock sweep goes over all buffers, lowers the usage
+ * counts of main as well, or says that there is no victim.
  */
 BufferDesc *
 LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
@@ -404,10 +485,11 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 	int			spare = -1;		/* the least used that was promoted */
 	uint32		spare_usage = 0;
 	int			promotions = 0;
-	uint32		claim_size = Max(1, Min(CLAIM, NBuffers / 1024));
 
+	left_ring = false;
 	if (ProbationIsShort())
 		Demote();
+	CheckClaim(&victim_claim);
 
 	for (int64 looked = 0; looked < (int64) NBuffers * 2 && promotions < PROMOTION_STEPS; looked++)
 	{
@@ -418,8 +500,9 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 
 		if (victim_claim.left == 0)
 		{
-			victim_claim.next = claim(claim_size);
-			victim_claim.left = claim_size;
+			if (ProbationIsGone())
+				break;
+			victim_claim.next = claim(NextClaim(&victim_claim));
 		}
 		victim_claim.left--;
 		buf_id = victim_claim.next++ % NBuffers;
@@ -481,12 +564,12 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
  * or because a command asked for it.
  */
 void
-LazyDropCacheNoteEviction(int buf_id, uint32 hash)
+LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag, uint32 hash)
 {
 	uint8		class = Classes[buf_id];
 
 	if (buf_id == last_victim && !(class & CLASS_RING))
-		LazyDropGhostInsert(hash, (class & CLASS_BULK) ?
+		LazyDropGhostInsert(tag, hash, (class & CLASS_BULK) ?
 							LAZYDROP_GHOST_BULK + CLASS_TOUCHES(class) : LAZYDROP_GHOST_NORMAL);
 	last_victim = -1;
 	SetClass(buf_id, 0);
@@ -535,6 +618,21 @@ ResetUsage(const RecentLoad *load)
 }
 
 /*
+ * Forget the oldest load that is remembered.  If all processes have loaded much since
+ * then, the page has been used for more than a burst, and keeps its count.
+ */
+static void
+ForgetLoad(void)
+{
+	int			oldest = next_recent_load + MAX_RECENT_LOADS - num_recent_loads;
+	RecentLoad *load = &recent_loads[oldest % MAX_RECENT_LOADS];
+
+	num_recent_loads--;
+	if (LoadClock() - load->clock <= (uint64) NBuffers / RECENT_AGE)
+		ResetUsage(load);
+}
+
+/*
  * Remember a load, and forget what there is no room for any more.
  */
 static void
@@ -543,15 +641,11 @@ RememberLoad(BufferDesc *buf)
 	RecentLoad *load = &recent_loads[next_recent_load];
 
 	while (num_recent_loads >= recent_window)
-	{
-		int			oldest = next_recent_load + MAX_RECENT_LOADS - num_recent_loads;
-
-		ResetUsage(&recent_loads[oldest % MAX_RECENT_LOADS]);
-		num_recent_loads--;
-	}
+		ForgetLoad();
 
 	load->buf_id = buf->buf_id;
 	load->tag = buf->tag;		/* stays, because the caller has a pin */
+	load->clock = LoadClock();
 	next_recent_load = (next_recent_load + 1) % MAX_RECENT_LOADS;
 	num_recent_loads++;
 }
@@ -569,7 +663,7 @@ ReadsMuch(void)
 		return false;
 
 	xact_loads++;
-	all = pg_atomic_read_u64(&CacheCtl->counters[COUNT_LOADS]);
+	all = LoadClock();
 	if (all - xact_loads_halved > (uint64) NBuffers)
 	{
 		xact_loads /= 2;
@@ -604,6 +698,9 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 	if (ring)
 	{
 		Count(COUNT_RING_LOADS);
+		if (left_ring)
+			Count(COUNT_FREE_LOADS);
+		left_ring = false;
 		SetClass(buf->buf_id, CLASS_RING);
 		return;
 	}
@@ -614,7 +711,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 		uint32		touches = 0;
 
 		Count(COUNT_BULK_LOADS);
-		if (hash && (kind = LazyDropGhostRemove(*hash, true)) != 0)
+		if (hash && (kind = LazyDropGhostRemove(&buf->tag, *hash, true)) != 0)
 			touches = kind - LAZYDROP_GHOST_BULK + 1;
 		if (touches >= BULK_TOUCHES)
 			class = CLASS_MAIN;
@@ -624,7 +721,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 			ClearUsage(buf);
 		}
 	}
-	else if (hash && (kind = LazyDropGhostRemove(*hash, false)) != 0)
+	else if (hash && (kind = LazyDropGhostRemove(&buf->tag, *hash, false)) != 0)
 		class = CLASS_MAIN;
 
 	if (kind != 0)
@@ -633,17 +730,21 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 	RememberLoad(buf);
 }
 
-void
-LazyDropCacheCountFreeLoad(void)
+/*
+ * Whether a scan that has a ring should take a free buffer instead.
+ */
+bool
+LazyDropCacheTakesFree(void)
 {
-	Count(COUNT_FREE_LOADS);
+	left_ring = have_free_buffer();
+	return left_ring;
 }
 
 /*
  * A transaction ends.
  */
-static void
-CacheXactCallback(XactEvent event, void *arg)
+void
+LazyDropCacheXactCallback(XactEvent event, void *arg)
 {
 	if (event != XACT_EVENT_PRE_COMMIT &&
 		event != XACT_EVENT_PARALLEL_PRE_COMMIT &&
@@ -655,8 +756,6 @@ CacheXactCallback(XactEvent event, void *arg)
  *		Start-up, and what is seen
  * ----------------------------------------------------------------
  */
-
-static const char *ShowCacheStats(void);
 
 static Size
 ClassesSize(void)
@@ -701,39 +800,12 @@ LazyDropCacheShmemInit(void)
 	pg_atomic_init_u64(&CacheCtl->nmain.value, 0);
 	pg_atomic_init_u64(&CacheCtl->main_hand.value, 0);
 	for (int i = 0; i < NUM_CACHE_COUNTERS; i++)
+	{
 		pg_atomic_init_u64(&CacheCtl->counters[i], 0);
+		pg_atomic_init_u64(&CacheCtl->bases[i], 0);
+	}
 	pg_atomic_init_u64(&CacheCtl->stats_reset, (uint64) GetCurrentTimestamp());
 	memset(Classes, 0, ClassesSize());
-}
-
-/*
- * Define the settings.  Called once in each process that has settings.
- */
-void
-LazyDropCacheDefineSettings(void)
-{
-	DefineCustomEnumVariable("lazydrop.scan_resistance",
-							 "Keeps scans from evicting what is used often from shared_buffers.",
-							 "\"strict\" also makes what a transaction that reads much loads prove its use.",
-							 &lazydrop_scan_resistance,
-							 LAZYDROP_SCAN_RESISTANCE_OFF,
-							 scan_resistance_options,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
-
-	DefineCustomStringVariable("lazydrop.cache_stats",
-							   "Shows what scan resistance has done, as JSON.",
-							   NULL,
-							   &lazydrop_cache_stats,
-							   "",
-							   PGC_INTERNAL,
-							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
-							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
-							   GUC_SUPERUSER_ONLY,
-							   NULL, NULL, ShowCacheStats);
-
-	RegisterXactCallback(CacheXactCallback, NULL);
 }
 
 /*
@@ -743,15 +815,17 @@ LazyDropCacheDefineSettings(void)
 void
 LazyDropCacheGetStats(LazyDropCacheStats *stats)
 {
-	FlushCounts(0, 0);
-	stats->scan_resistance = scan_resistance_options[lazydrop_scan_resistance].name;
+	FlushCounts();
+	stats->scan_resistance = GetConfigOption("lazydrop.scan_resistance", false, false);
 	stats->buffers = NBuffers;
 	stats->main = 0;
 	for (int i = 0; i < NBuffers; i++)
 		stats->main += IsMain(i);
 	stats->probation = NBuffers - stats->main;
 
-#define READ(counter) pg_atomic_read_u64(&CacheCtl->counters[counter])
+#define READ(counter) \
+	(pg_atomic_read_u64(&CacheCtl->counters[counter]) - \
+	 pg_atomic_read_u64(&CacheCtl->bases[counter]))
 	stats->loads = READ(COUNT_LOADS);
 	stats->ring_loads = READ(COUNT_RING_LOADS);
 	stats->free_loads = READ(COUNT_FREE_LOADS);
@@ -772,54 +846,9 @@ LazyDropCacheGetStats(LazyDropCacheStats *stats)
 void
 LazyDropCacheResetStats(void)
 {
-	FlushCounts(0, 0);
+	FlushCounts();
 	for (int i = 0; i < NUM_CACHE_COUNTERS; i++)
-		pg_atomic_write_u64(&CacheCtl->counters[i], 0);
+		pg_atomic_write_u64(&CacheCtl->bases[i],
+							pg_atomic_read_u64(&CacheCtl->counters[i]));
 	pg_atomic_write_u64(&CacheCtl->stats_reset, (uint64) GetCurrentTimestamp());
-}
-
-/*
- * Value of lazydrop.cache_stats.
- */
-static const char *
-ShowCacheStats(void)
-{
-	static StringInfoData buf;
-	LazyDropCacheStats stats;
-	char		encoded[MAXDATELEN + 1];
-
-	if (CacheCtl == NULL)
-		return "";
-	LazyDropCacheGetStats(&stats);
-
-	if (buf.data == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&buf);
-		MemoryContextSwitchTo(old_context);
-	}
-	resetStringInfo(&buf);
-
-	appendStringInfo(&buf, "{\"scan_resistance\": \"%s\"", stats.scan_resistance);
-#define NUMBER(name) \
-	appendStringInfo(&buf, ", \"" #name "\": " INT64_FORMAT, stats.name)
-	NUMBER(buffers);
-	NUMBER(main);
-	NUMBER(probation);
-	NUMBER(loads);
-	NUMBER(ring_loads);
-	NUMBER(free_loads);
-	NUMBER(bulk_loads);
-	NUMBER(ghost_hits);
-	NUMBER(promotions);
-	NUMBER(demotions);
-	NUMBER(resets);
-	NUMBER(evictions);
-	NUMBER(fallbacks);
-#undef NUMBER
-	appendStringInfo(&buf, ", \"stats_reset\": \"%s\"}",
-					 JsonEncodeDateTime(encoded, TimestampTzGetDatum(stats.stats_reset),
-										TIMESTAMPTZOID, NULL));
-	return buf.data;
 }

@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "port/atomics.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/shmem.h"
@@ -32,8 +33,8 @@ typedef struct GhostSet
 } GhostSet;
 
 /*
- * A fingerprint is the hash of the tag, but for its lowest bits, which tell what
- * the page was when it was evicted.
+ * A fingerprint is a hash of the tag, but for its lowest bits, which tell what the
+ * page was when it was evicted.
  */
 #define PRINT_KIND_MASK		7
 #define PRINT_KIND(print)	((print) & PRINT_KIND_MASK)
@@ -77,26 +78,42 @@ LazyDropGhostShmemInit(void *start, bool found)
 	}
 }
 
+/*
+ * The set of a page, by its hash in the buffer table.
+ */
 static inline GhostSet *
 GhostSetOf(uint32 hash)
 {
-	/* by the upper bits, because fingerprints are without the lowest */
 	return &Ghost[((uint64) hash * NumSets()) >> 32];
 }
 
 /*
- * Remember a page that is evicted, by the hash of its tag; kind is
+ * The fingerprint of a page, with no kind.  It is another hash than that of the buffer
+ * table, of which a large pool's sets leave few bits to tell pages apart.
+ */
+static inline uint32
+Fingerprint(const BufferTag *tag)
+{
+	uint64		hash;
+
+	hash = murmurhash64(((uint64) tag->relNumber << 32) | tag->blockNum);
+	hash ^= ((uint64) tag->dbOid << 32) | tag->spcOid;
+	return (uint32) murmurhash64(hash + tag->forkNum) & ~PRINT_KIND_MASK;
+}
+
+/*
+ * Remember a page that is evicted, by its tag and the hash of that; kind is
  * LAZYDROP_GHOST_NORMAL, or LAZYDROP_GHOST_BULK and the touches added.  Two processes
  * that come to a set at the same time may lose one of their fingerprints.
  */
 void
-LazyDropGhostInsert(uint32 hash, uint32 kind)
+LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind)
 {
 	GhostSet   *set = GhostSetOf(hash);
 	uint32		next = pg_atomic_read_u32(&set->next);
 
 	pg_atomic_write_u32(&set->prints[next % GHOST_WAYS],
-						(hash & ~PRINT_KIND_MASK) | kind);
+						Fingerprint(tag) | kind);
 	pg_atomic_write_u32(&set->next, next + 1);
 }
 
@@ -105,17 +122,18 @@ LazyDropGhostInsert(uint32 hash, uint32 kind)
  * How many were evicted after it is estimated by those of its set.
  */
 uint32
-LazyDropGhostRemove(uint32 hash, bool bulk)
+LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk)
 {
 	GhostSet   *set = GhostSetOf(hash);
 	uint32		next = pg_atomic_read_u32(&set->next);
+	uint32		wanted = Fingerprint(tag);
 
 	for (uint32 age = 1; age <= (bulk ? GHOST_BULK_WAYS : GHOST_WAYS); age++)
 	{
 		pg_atomic_uint32 *slot = &set->prints[(next + GHOST_WAYS - age) % GHOST_WAYS];
 		uint32		print = pg_atomic_read_u32(slot);
 
-		if ((print & ~PRINT_KIND_MASK) != (hash & ~PRINT_KIND_MASK) ||
+		if ((print & ~PRINT_KIND_MASK) != wanted ||
 			PRINT_KIND(print) == 0 ||
 			(PRINT_KIND(print) >= LAZYDROP_GHOST_BULK) != bulk)
 			continue;

@@ -30,6 +30,20 @@
 
 int			lazydrop_max_pending = 16384;
 static char *lazydrop_stats;
+static char *lazydrop_cache_stats;
+
+static const struct config_enum_entry scan_resistance_options[] = {
+	{"off", LAZYDROP_SCAN_RESISTANCE_OFF, false},
+	{"on", LAZYDROP_SCAN_RESISTANCE_ON, false},
+	{"strict", LAZYDROP_SCAN_RESISTANCE_STRICT, false},
+	{"true", LAZYDROP_SCAN_RESISTANCE_ON, true},
+	{"false", LAZYDROP_SCAN_RESISTANCE_OFF, true},
+	{"yes", LAZYDROP_SCAN_RESISTANCE_ON, true},
+	{"no", LAZYDROP_SCAN_RESISTANCE_OFF, true},
+	{"1", LAZYDROP_SCAN_RESISTANCE_ON, true},
+	{"0", LAZYDROP_SCAN_RESISTANCE_OFF, true},
+	{NULL, 0, false}
+};
 
 /*
  * Define the settings and register the worker.  Called where libraries of
@@ -112,10 +126,31 @@ LazyDropInit(void)
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, LazyDropShowStats);
 
-	LazyDropCacheDefineSettings();
+	DefineCustomEnumVariable("lazydrop.scan_resistance",
+							 "Keeps scans from evicting what is used often from shared_buffers.",
+							 "\"strict\" also makes pages prove their use that a transaction loads which reads much.",
+							 &lazydrop_scan_resistance,
+							 LAZYDROP_SCAN_RESISTANCE_OFF,
+							 scan_resistance_options,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("lazydrop.cache_stats",
+							   "Shows what scan resistance has done, as JSON.",
+							   NULL,
+							   &lazydrop_cache_stats,
+							   "",
+							   PGC_INTERNAL,
+							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
+							   GUC_SUPERUSER_ONLY,
+							   NULL, NULL, LazyDropShowCacheStats);
+
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropRelationXactCallback, NULL);
 	RegisterXactCallback(LazyDropDatabaseXactCallback, NULL);
+	RegisterXactCallback(LazyDropCacheXactCallback, NULL);
 	LazyDropPublishRoutines();
 	LazyDropRegisterWorker();
 }

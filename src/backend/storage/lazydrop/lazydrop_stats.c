@@ -21,6 +21,7 @@
 #include "lib/stringinfo.h"
 #include "storage/bufmgr.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
 #include "storage/proc.h"
@@ -234,6 +235,50 @@ LazyDropShowStats(void)
 		appendStringInfoString(&buf, ", \"last_pass\": null, \"last_pass_ms\": null"
 							   ", \"last_pass_headers\": null, \"last_pass_buffers\": null");
 #undef COUNTER
+	AppendTimestamp(&buf, "stats_reset", stats.stats_reset);
+	appendStringInfoChar(&buf, '}');
+	return buf.data;
+}
+
+/*
+ * Value of lazydrop.cache_stats.
+ */
+const char *
+LazyDropShowCacheStats(void)
+{
+	static StringInfoData buf;
+	LazyDropCacheStats stats;
+
+	if (LazyDropCtl == NULL)
+		return "";
+	LazyDropCacheGetStats(&stats);
+
+	if (buf.data == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&buf);
+		MemoryContextSwitchTo(old_context);
+	}
+	resetStringInfo(&buf);
+
+	appendStringInfo(&buf, "{\"scan_resistance\": \"%s\"", stats.scan_resistance);
+#define NUMBER(name) \
+	appendStringInfo(&buf, ", \"" #name "\": " INT64_FORMAT, stats.name)
+	NUMBER(buffers);
+	NUMBER(main);
+	NUMBER(probation);
+	NUMBER(loads);
+	NUMBER(ring_loads);
+	NUMBER(free_loads);
+	NUMBER(bulk_loads);
+	NUMBER(ghost_hits);
+	NUMBER(promotions);
+	NUMBER(demotions);
+	NUMBER(resets);
+	NUMBER(evictions);
+	NUMBER(fallbacks);
+#undef NUMBER
 	AppendTimestamp(&buf, "stats_reset", stats.stats_reset);
 	appendStringInfoChar(&buf, '}');
 	return buf.data;

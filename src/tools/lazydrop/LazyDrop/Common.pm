@@ -1,74 +1,66 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What the tools share: where things lie in a checkout, error messages in
-# PostgreSQL's style, atomic file writes, running other programs, and the lock that
-# keeps two of the tools from working on one prepared tree.
+# What the tools share: where things lie in a checkout, messages in PostgreSQL's style,
+# files that are there whole or not at all, running programs, git above all, and the
+# lock that keeps two of the tools from working on one prepared tree.
 
 package LazyDrop::Common;
 
 use strict;
 use warnings FATAL => 'all';
 
-use Cwd qw(abs_path);
-use Digest::SHA;
+use Cwd         qw(abs_path);
+use Digest::SHA qw(sha256_hex);
 use Exporter 'import';
 use Fcntl          qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Path     qw(make_path remove_tree);
 use Getopt::Long   ();
-use POSIX          ();
 
-our @EXPORT = qw($top $state_dir $tree_dir $cache_dir
-  fail notice set_quiet slurp spew sha256_file sha256_data read_conf
-  run capture git lines_of git_settings get_options take_lock scratch_dir
-  make_path remove_tree write_if_changed);
+our @EXPORT = qw($top $state_dir $tree_dir $key_file $cache_dir $quiet
+  fail notice slurp spew write_if_changed sha256_file sha256_hex read_conf
+  run capture git git_in lines_of get_options take_lock scratch_dir
+  make_path remove_tree basename dirname);
 
-# The checkout that this file is in, whatever the current directory is.
+# The checkout that this file is in, and what the tools make in it, git-ignored.
 our $top = abs_path(dirname(abs_path(__FILE__)) . '/../../../..');
-
-# Everything made by the tools lies here, git-ignored.
 our $state_dir = "$top/.pg";
 our $tree_dir = "$state_dir/tree";
+our $key_file = "$state_dir/tree.key";
 our $cache_dir = $ENV{LAZYDROP_CACHE} || "$state_dir/cache";
 
-# While this is set, an error is thrown instead of ending the program.
-our $throw_errors = 0;
+# No notices.
+our $quiet = 0;
 
-# git hands these to the programs that it runs, as when a tool is called from a
-# hook; here they would lead to another repository.
+# git hands its variables to the programs that it runs, as when a tool is called from a
+# hook; here they would lead to another repository.  And the user's settings must not
+# change what the tools write.
 delete @ENV{
-	grep { /^GIT_/ && !/^GIT_(?:AUTHOR|COMMITTER|CONFIG|EDITOR)/ }
+	grep { /^GIT_/ && !/^GIT_(?:AUTHOR|COMMITTER|EDITOR)/ }
 	  keys %ENV
 };
+@ENV{qw(GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM)} = ('/dev/null') x 2;
 
 my $progname = basename($0);
-my $quiet = 0;
 my $lock_handle;
 my @scratch;
 
-# Report an error in the style of PostgreSQL's client programs, with hint
-# lines below it, and exit with status 1.
+# Report an error in the style of PostgreSQL's client programs, with hints below it,
+# and exit with status 1; in an eval, throw it.
 sub fail
 {
 	my ($message, @hints) = @_;
-	die join("\n", $message, map { "  $_" } @hints) . "\n" if $throw_errors;
+	die join("\n", $message, map { "  $_" } @hints) . "\n" if $^S;
 	print STDERR "$progname: error: $message\n";
 	print STDERR "$progname: hint: $_\n" foreach @hints;
 	exit 1;
 }
 
-# One line about what is being done; goes to stderr, so that stdout stays
-# free for results.
+# One line about what is being done; stdout stays free for results.
 sub notice
 {
 	my ($message) = @_;
 	print STDERR "$progname: $message\n" unless $quiet;
-	return;
-}
-
-sub set_quiet
-{
-	($quiet) = @_;
 	return;
 }
 
@@ -82,19 +74,15 @@ sub slurp
 	return scalar(<$fh>) // '';
 }
 
-# Write a file so that it is there whole or not at all.  Mode is optional.
+# Write a file so that it is there whole or not at all.
 sub spew
 {
-	my ($path, $data, $mode) = @_;
+	my ($path, $data) = @_;
 	my $temp = "$path.tmp.$$";
 	open(my $fh, '>:raw', $temp)
 	  or fail("could not create file \"$temp\": $!");
-	(print $fh $data) && close($fh)
-	  or fail("could not write file \"$temp\": $!");
-	!defined $mode || chmod($mode, $temp)
-	  or fail("could not set mode of \"$temp\": $!");
-	rename($temp, $path)
-	  or fail("could not rename file \"$temp\" to \"$path\": $!");
+	(print $fh $data) && close($fh) && rename($temp, $path)
+	  or fail("could not write file \"$path\": $!");
 	return;
 }
 
@@ -115,13 +103,7 @@ sub sha256_file
 	return $digest->hexdigest;
 }
 
-sub sha256_data
-{
-	return Digest::SHA::sha256_hex(@_);
-}
-
-# Read a file of "name = value" lines, with "#" comments.  Returns a hash
-# reference; a line of any other form is an error.
+# Read a file of "name = value" lines, with "#" comments, as a hash reference.
 sub read_conf
 {
 	my ($path) = @_;
@@ -136,71 +118,54 @@ sub read_conf
 	return \%conf;
 }
 
-# Run a command and return its exit status (256 when it died from a signal) and
-# everything that it printed.  Options: dir, env, stderr: 'merged' (the default),
-# 'none', or 'apart' (leave it where it goes).
-sub capture
+# Run a command, its error messages going to a place or else with what it prints, and
+# return its exit status (256 when it died from a signal) and what it printed.
+sub start
 {
-	my ($opt, @cmd) = @_;
+	my ($errors, @cmd) = @_;
 	my $pid = open(my $fh, '-|') // fail("could not fork: $!");
 	if ($pid == 0)
 	{
-		# No END block may run in the child: use POSIX::_exit.
-		if ($opt->{dir} && !chdir($opt->{dir}))
-		{
-			print STDERR
-			  "could not change directory to \"$opt->{dir}\": $!\n";
-			POSIX::_exit(127);
-		}
-		$ENV{$_} = $opt->{env}{$_} foreach keys %{ $opt->{env} || {} };
 		open(STDIN, '<', '/dev/null');
-		my $stderr = $opt->{stderr} // 'merged';
-		open(STDERR, '>&', \*STDOUT) if $stderr eq 'merged';
-		open(STDERR, '>', '/dev/null') if $stderr eq 'none';
+		open(STDERR, '>&', $errors // \*STDOUT);
 		{ no warnings; exec { $cmd[0] } @cmd; }
 		print STDERR "could not run \"$cmd[0]\": $!\n";
-		POSIX::_exit(127);
+		exit 127;
 	}
 	binmode($fh);
 	local $/ = undef;
-	my $out = <$fh>;
+	my $out = <$fh> // '';
 	close($fh);
-	return ($? & 127 ? 256 : $? >> 8, $out // '');
+	return ($? & 127 ? 256 : $? >> 8, $out);
+}
+
+sub capture
+{
+	return start(undef, @_);
 }
 
 # Run a command that must succeed; returns what it printed.
 sub run
 {
-	my ($opt, @cmd) = @_;
-	my ($status, $out) = capture($opt, @cmd);
-	fail("command failed with status $status: @cmd", split /\n/, $out)
-	  if $status != 0;
+	my (@cmd) = @_;
+	my ($status, $out) = start(\*STDERR, @cmd);
+	fail("command failed with status $status: @cmd") if $status != 0;
 	return $out;
 }
 
-# Run git, independent of the user's settings where these could change what the
-# tools write, and also when the directory is another user's (a tree prepared by an
-# unprivileged user and looked at by root).  The place is a directory, or options as
-# those of capture().
-sub git
+# git's command in a directory, which may be another user's: a tree prepared by an
+# unprivileged user and looked at by root.
+sub git_in
 {
-	my ($place, @args) = @_;
-	$place = { dir => $place } unless ref $place;
-	return run(
-		{ stderr => 'apart', %$place }, 'git',
-		git_settings($place->{dir}), @args);
+	my ($dir, @args) = @_;
+	my @settings =
+	  ("safe.directory=$dir", 'core.fsync=none', 'core.looseCompression=0');
+	return ('git', '-C', $dir, (map { ('-c', $_) } @settings), @args);
 }
 
-sub git_settings
+sub git
 {
-	my ($dir) = @_;
-	return map { ('-c', $_) } (
-		"safe.directory=$dir", 'core.autocrlf=false',
-		'core.quotepath=false', 'core.fileMode=true',
-		'core.fsmonitor=false', 'core.hooksPath=/dev/null',
-		'core.fsync=none', 'core.looseCompression=0',
-		'commit.gpgSign=false', 'gc.auto=0',
-		'advice.detachedHead=false');
+	return run(git_in(@_));
 }
 
 # What git prints, in lines.
@@ -209,29 +174,30 @@ sub lines_of
 	return split /\n/, git(@_);
 }
 
-# Getopt::Long, with its complaints in our style; --help prints the text.
+# Getopt::Long, with its complaints in our style; --help prints the comment at the top
+# of the program.  Then this number of arguments must be left.
 sub get_options
 {
-	my ($help_text, %spec) = @_;
-	my ($help, @complaints);
-	local $SIG{__WARN__} = sub { push @complaints, lcfirst $_[0]; };
-	my $ok = Getopt::Long::GetOptions('help|h' => \$help, %spec);
-	chomp @complaints;
-	fail($complaints[0], "Try \"$progname --help\" for more information.")
-	  unless $ok;
-	return unless $help;
-	print $help_text;
-	exit 0;
+	my ($arguments, %spec) = @_;
+	my @try = "Try \"$progname --help\" for more information.";
+	local $SIG{__WARN__} = sub { fail(lcfirst($_[0]) =~ s/\n//r, @try); };
+	Getopt::Long::GetOptions(
+		%spec,
+		'help|h' => sub {
+			my ($comment) = slurp($0) =~ /developers\n\n((?:#.*\n)+)/;
+			print $comment =~ s/^# ?//gmr;
+			exit 0;
+		});
+	fail('wrong number of command-line arguments', @try)
+	  if @ARGV != $arguments;
+	return;
 }
 
 # Only one of the tools at a time may work on the prepared tree.
 sub take_lock
 {
 	return if $lock_handle;
-	make_path($state_dir, { error => \my $errors });
-	fail("could not create directory \"$state_dir\": "
-		  . (values %{ $errors->[0] })[0])
-	  if @$errors;
+	mkdir($state_dir);
 	open($lock_handle, '>>', "$state_dir/lock")
 	  or fail(
 		"could not open file \"$state_dir/lock\": $!",
@@ -266,12 +232,8 @@ $SIG{$_} = sub { exit 130 }
 
 END
 {
-	my $status = $?;
-	foreach my $entry (@scratch)
-	{
-		remove_tree($entry->[1]) if $entry->[0] == $$ && -e $entry->[1];
-	}
-	$? = $status;
+	local $?;
+	remove_tree(map { $_->[0] == $$ ? $_->[1] : () } @scratch);
 }
 
 1;

@@ -1,16 +1,16 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The patch series: read, verify, apply, make commits of it, write it.
+# The patch series: read, verify, make commits of it, write it.
 #
 # patches/series lists the patches, one a line, in the order in which they are
 # applied, as quilt does.  A patch is a header of DEP-3 fields, an empty line,
 # and unified diffs of files that upstream has; new files are the overlay's.
 #
-# Hunks carry as little context as possible, so that as little as possible of
-# upstream is repeated here: one line on each side, and more only where a hunk
-# would otherwise fit in two places.  Neither git apply nor patch refuses a hunk
-# that fits in two places, they take the nearest; so that is verified here, hunk
-# by hunk, on the file as the earlier hunks have left it.
+# git makes the diffs, and applies them.  Hunks carry as little context as possible, so
+# that as little as possible of upstream is repeated here: one line on each side, and
+# more only where a hunk would otherwise fit in two places.  Neither git apply nor patch
+# refuses a hunk that fits in two places, they take the nearest; so that is verified
+# here, hunk by hunk, on the file as the earlier hunks have left it.
 
 package LazyDrop::Series;
 
@@ -18,12 +18,11 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use File::Basename qw(dirname);
 
 use LazyDrop::Common;
 
-our @EXPORT_OK = qw(read_series series_digest parse_patch patch_size
-  header_problems commit_upstream commit_series write_series);
+our @EXPORT_OK = qw(read_series series_digest parse_patch header_problems
+  commit_upstream commit_series write_series);
 
 # Fields that a patch's header must have (DEP-3).
 my @required_fields = qw(Description Author Forwarded Last-Update);
@@ -35,26 +34,24 @@ sub read_series
 {
 	my ($dir) = @_;
 	my (@names, %seen);
-	foreach my $line (split /\n/, slurp("$dir/series"))
+	foreach my $line (slurp("$dir/series") =~ /^(?!\s*(?:#|$))(.*)$/mg)
 	{
-		next if $line =~ /^\s*(?:#|$)/;
 		$line =~ /^([a-z]+(?:-[a-z]+)*)\.patch$/
 		  or fail(
 			"bad line in \"$dir/series\": \"$line\"",
 			"A line is the name of one patch: lower-case words joined by hyphens, without numbers, and \".patch\"."
 		  );
+		push @names, $1;
 		fail("patch \"$line\" is listed twice in \"$dir/series\"")
 		  if $seen{$line}++;
 		fail(
 			"patch \"$line\" is listed in \"$dir/series\" but does not exist")
 		  unless -f "$dir/$line";
-		push @names, $1;
 	}
-	foreach my $file (glob("'$dir'/*.patch"))
+	foreach my $file (map { basename($_) } glob("'$dir'/*.patch"))
 	{
-		my ($name) = $file =~ m{([^/]*)$};
-		fail("patch \"$name\" is not listed in \"$dir/series\"")
-		  unless $seen{$name};
+		fail("patch \"$file\" is not listed in \"$dir/series\"")
+		  unless $seen{$file};
 	}
 	return @names;
 }
@@ -63,235 +60,136 @@ sub read_series
 sub series_digest
 {
 	my ($dir) = @_;
-	return sha256_data(map { "$_\n" . slurp("$dir/$_") . "\n" } 'series',
+	return sha256_hex(map { "$_\n" . slurp("$dir/$_") . "\n" } 'series',
 		map { "$_.patch" } read_series($dir));
 }
 
-# Returns a hash reference: header (text up to the first diff), files: a list of
-# { path, hunks => [ { old_start, new_start, old => [lines], new => [lines],
-# lines => [ as in the patch ], added, removed, context } ] }.  Anything that is
-# not a change of an existing file's lines is an error.
+# A patch: its name, its header (the text up to the first diff), and its files, each a
+# path and hunks.
 sub parse_patch
 {
 	my ($dir, $name) = @_;
-	my $where = "patch \"$name.patch\"";
-	my @lines = split /\n/, slurp("$dir/$name.patch"), -1;
-	fail("$where does not end with a newline") if pop(@lines) ne '';
+	my ($header, @diffs) = split m{^(?=--- a/.*\n\+\+\+ b/)}m,
+	  slurp("$dir/$name.patch");
+	fail("patch \"$name.patch\" holds no diff of an existing file")
+	  unless @diffs;
+	return {
+		name => $name,
+		header => $header =~ s/\n+\z//r,
+		files => [ map { parse_diff($_) } @diffs ]
+	};
+}
 
-	my @header;
-	push @header, shift @lines while @lines && $lines[0] !~ /^--- /;
-	my $patch = { name => $name, header => join("\n", @header), files => [] };
+# The diff of one file.  A hunk has a head, a body, its first line in the old and the
+# new file, and its old and new lines.
+sub parse_diff
+{
+	my ($head, @hunks) = split /^(?=\@\@ )/m, $_[0];
+	my ($path) = $head =~ m{^\+\+\+ b/(.*)$}m;
+	return { path => $path, hunks => [ map { parse_hunk($_) } @hunks ] };
+}
 
-	while (@lines)
-	{
-		my ($minus, $plus) = splice(@lines, 0, 2);
-		my ($path) = $minus =~ m{^--- a/(\S+)$};
-		fail(
-			"$where: expected a pair of \"--- a/FILE\" and \"+++ b/FILE\", found \"$minus\"",
-			"The series changes files that upstream has; new files are laid over it from src/, contrib/ and doc/."
-		) unless defined $path && ($plus // '') eq "+++ b/$path";
-		my $file = { path => $path, hunks => [] };
-		push @{ $patch->{files} }, $file;
-
-		while (@lines && $lines[0] =~ /^\@\@/)
-		{
-			my $at = shift @lines;
-			my ($os, $ol, $ns, $nl) =
-			  $at =~
-			  /^\@\@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? \@\@(?: .*)?$/
-			  or fail("$where: malformed hunk header \"$at\"");
-			my %hunk = (
-				old_start => $os,
-				new_start => $ns,
-				old => [],
-				new => [],
-				lines => [],
-				added => 0,
-				removed => 0,
-				context => 0);
-			$ol //= 1;
-			$nl //= 1;
-			while (@{ $hunk{old} } < $ol || @{ $hunk{new} } < $nl)
-			{
-				my $line = shift @lines;
-				fail("$where: the hunk \"$at\" ends too early")
-				  unless defined $line && $line =~ /^([ +-])(.*)$/s;
-				my ($kind, $text) = ($1, $2);
-				push @{ $hunk{lines} }, $line;
-				push @{ $hunk{old} }, $text if $kind ne '+';
-				push @{ $hunk{new} }, $text if $kind ne '-';
-				$hunk{ { ' ' => 'context', '+' => 'added', '-' => 'removed' }
-					->{$kind} }++;
-			}
-			push @{ $file->{hunks} }, \%hunk;
-		}
-		fail("$where changes nothing in \"$path\"")
-		  unless @{ $file->{hunks} };
-	}
-	fail("$where holds no diff") unless @{ $patch->{files} };
-	return $patch;
+sub parse_hunk
+{
+	my ($head, $body) = split /^/, $_[0], 2;
+	my ($old, $new) = $head =~ /^\@\@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? \@\@/
+	  or fail("malformed hunk header \"$head\"");
+	return {
+		head => $head,
+		body => $body,
+		old_start => $old,
+		new_start => $new,
+		old => join('', $body =~ /^[ -](.*\n)/mg),
+		new => join('', $body =~ /^[ +](.*\n)/mg)
+	};
 }
 
 # What is wrong with a patch's header, as a list of messages.
 sub header_problems
 {
 	my ($header) = @_;
-	my @problems;
-	foreach my $field (@required_fields)
-	{
-		push @problems, "has no \"$field:\" field"
-		  unless $header =~ /^\Q$field\E:\s*\S/m;
-	}
-	push @problems, "has a \"Last-Update:\" that is not a date"
-	  if $header =~ /^Last-Update:/m
-	  && $header !~ /^Last-Update: \d{4}-\d\d-\d\d$/m;
+	my @problems = map { "has no \"$_:\" field" }
+	  grep { $header !~ /^\Q$_\E:\s*\S/m } @required_fields;
+	push @problems, 'has a "Last-Update:" that is not a date'
+	  if $header =~ /^Last-Update: (?!\d{4}-\d\d-\d\d$)/m;
 	return @problems;
 }
 
-# Lines added, removed, and repeated from upstream by a parsed patch.
-sub patch_size
-{
-	my ($patch) = @_;
-	my ($added, $removed, $context) = (0, 0, 0);
-	foreach my $hunk (map { @{ $_->{hunks} } } @{ $patch->{files} })
-	{
-		$added   += $hunk->{added};
-		$removed += $hunk->{removed};
-		$context += $hunk->{context};
-	}
-	return ($added, $removed, $context);
-}
-
-# Indexes at which a run of lines occurs in an image.
+# Where a hunk's old lines are in a text: pairs of a line and an offset.
 sub places
 {
-	my ($image, $old) = @_;
-	my @found;
-	my $last = @$image - @$old;
-  START:
-	for (my $i = 0; $i <= $last; $i++)
+	my ($text, $hunk) = @_;
+	my @at;
+	while ($text =~ /^(?=\Q$hunk->{old}\E)/mg)
 	{
-		for (my $j = 0; $j < @$old; $j++)
-		{
-			next START if $image->[ $i + $j ] ne $old->[$j];
-		}
-		push @found, $i;
+		push @at, [ 1 + (substr($text, 0, $-[0]) =~ tr/\n//), $-[0] ];
 	}
-	return @found;
+	return @at;
 }
 
-# Verify that each hunk of a parsed patch fits in exactly one place of the file
-# in $tree, at the recorded line when $exact.  Returns a hash of path => the
-# contents that the file must have afterwards; changes nothing.
+# The text with a hunk applied in one of these places.
+sub apply_hunk
+{
+	my ($text, $hunk, $at) = @_;
+	substr($text, $at->[1], length($hunk->{old})) = $hunk->{new};
+	return $text;
+}
+
+# Verify that each hunk of a patch fits in exactly one place of the files in the index
+# and, if $exact, at its line.
 sub verify_patch
 {
-	my ($patch, $tree, $exact) = @_;
-	my %result;
+	my ($git_dir, $patch, $exact) = @_;
 	foreach my $file (@{ $patch->{files} })
 	{
-		my $path = $file->{path};
-		my $where = "patch \"$patch->{name}.patch\", file \"$path\"";
-		fail("$where: upstream has no such file") unless -f "$tree/$path";
-		my @image = split /\n/, slurp("$tree/$path"), -1;
-		fail("$where: the file does not end with a newline")
-		  if !@image || pop(@image) ne '';
-		my $offset = 0;
+		my $where = "patch \"$patch->{name}.patch\", file \"$file->{path}\"";
+		fail("$where: upstream has no such file")
+		  unless lines_of($git_dir, 'ls-files', '--cached', $file->{path});
+		my $text = git($git_dir, 'show', ":$file->{path}");
 		foreach my $hunk (@{ $file->{hunks} })
 		{
-			my @old = @{ $hunk->{old} };
 			my $here = "$where, line $hunk->{old_start}";
-			fail("$here: the hunk has no context", "Run export.")
-			  unless @old;
-			my @at = places(\@image, \@old);
+			my @at = places($text, $hunk);
 			fail("$here: the hunk does not apply") unless @at;
 			fail(
 				"$here: the hunk could land in "
 				  . @at
-				  . " places, at lines "
-				  . join(', ', map { $_ + 1 } @at),
-				"export writes each hunk with enough context.") if @at > 1;
-			fail(   "$here: the hunk applies at line "
-				  . ($at[0] + 1 - $offset)
-				  . " instead")
-			  if $exact && $at[0] + 1 != $hunk->{old_start} + $offset;
-			fail(
-				"$here: the hunk's header has line $hunk->{new_start} of the new file instead of "
-				  . ($at[0] + 1))
-			  if $exact && $at[0] + 1 != $hunk->{new_start};
-			splice(@image, $at[0], scalar(@old), @{ $hunk->{new} });
-			$offset += @{ $hunk->{new} } - @old;
+				  . ' places, at lines '
+				  . join(', ', map { $_->[0] } @at),
+				'export writes each hunk with enough context.') if @at > 1;
+			fail("$here: the hunk applies at line $at[0][0] instead")
+			  if $exact && $at[0][0] != $hunk->{new_start};
+			$text = apply_hunk($text, $hunk, $at[0]);
 		}
-		$result{$path} = join("\n", @image, '');
-	}
-	return \%result;
-}
-
-# Apply one patch.  verify_patch knows what the files become, so there is nothing
-# left to do for git apply, which takes the nearest of several places, depends on
-# the user's settings, and does nothing at all, successfully, inside an ignored
-# folder of another checkout.
-sub apply_patch
-{
-	my ($patch, $tree, $exact) = @_;
-	my $result = verify_patch($patch, $tree, $exact);
-	foreach my $path (sort keys %$result)
-	{
-		spew("$tree/$path", $result->{$path},
-			(stat("$tree/$path"))[2] & 07777);
 	}
 	return;
 }
 
-# Where to run git so that a commit is made of another directory than the
-# repository's own work tree, with an index of its own, and without the filters of
-# the repository.
-sub beside
-{
-	my ($git_dir, $work, $index) = @_;
-	return (
-		{
-			dir => $work,
-			env => {
-				GIT_DIR => $git_dir,
-				GIT_WORK_TREE => $work,
-				GIT_INDEX_FILE => $index,
-
-				# The same contents are the same commit.
-				(   map { ("GIT_${_}_NAME" => 'LazyDrop') }
-					  qw(AUTHOR COMMITTER)),
-				(   map { ("GIT_${_}_EMAIL" => 'lazydrop') }
-					  qw(AUTHOR COMMITTER)),
-				(   map { ("GIT_${_}_DATE" => '2026-01-01T00:00:00Z') }
-					  qw(AUTHOR COMMITTER))
-			}
-		},
-		'-c',
-		'filter.lazydrop.clean=',
-		'-c',
-		'filter.lazydrop.smudge=',
-		'-c',
-		'filter.lazydrop.required=false');
-}
-
+# Commit what the index holds.  The same contents are the same commit.
 sub commit
 {
-	my ($in, $message, @parents) = @_;
-	my ($tree) = lines_of(@$in, 'write-tree');
-	my ($commit) = lines_of(@$in, 'commit-tree', '-m', $message,
+	my ($git_dir, $message, @parents) = @_;
+	my @who = ('LazyDrop', 'lazydrop', '2026-01-01T00:00:00Z');
+	local @ENV{ map { "GIT_AUTHOR_$_" } qw(NAME EMAIL DATE) } = @who;
+	local @ENV{ map { "GIT_COMMITTER_$_" } qw(NAME EMAIL DATE) } = @who;
+	my ($tree) = lines_of($git_dir, 'write-tree');
+	my ($commit) = lines_of($git_dir, 'commit-tree', '-m', $message,
 		(map { ('-p', $_) } @parents), $tree);
 	return $commit;
 }
 
-# Make a commit without a parent of a directory with upstream's source.
+# Make a commit without a parent of a directory with upstream's source, which is
+# only read.
 sub commit_upstream
 {
 	my ($git_dir, $source, $message) = @_;
-	my $scratch = scratch_dir('index');
-	my @in = beside($git_dir, $source, "$scratch/index");
+	local $ENV{GIT_INDEX_FILE} = scratch_dir('index') . '/index';
 
 	# -f, because upstream's list of ignored files must not hide one.
-	git(@in, 'add', '-A', '-f', '.');
-	return commit(\@in, $message);
+	my @no_filter =
+	  qw(-c filter.lazydrop.clean= -c filter.lazydrop.required=false);
+	git($source, @no_filter, "--git-dir=$git_dir", 'add', '-A', '-f', '.');
+	return commit($git_dir, $message);
 }
 
 # Make a commit of each patch on top of upstream's, each hunk verified: the
@@ -300,25 +198,15 @@ sub commit_upstream
 sub commit_series
 {
 	my ($git_dir, $base, $dir, $exact) = @_;
-	my $scratch = scratch_dir('series');
-	my $work = "$scratch/work";
-	make_path($work);
-	my @in = beside($git_dir, $work, "$scratch/index");
-	my @patches = map { parse_patch($dir, $_) } read_series($dir);
-	my %known =
-	  map { $_ => 1 } lines_of(@in, 'ls-tree', '-r', '--name-only', $base);
-	my %touched = map { $_->{path} => 1 } map { @{ $_->{files} } } @patches;
-	my @files = grep { $known{$_} } sort keys %touched;
-
-	git(@in, 'read-tree', $base);
-	git(@in, 'checkout-index', '--', @files) if @files;
+	local $ENV{GIT_INDEX_FILE} = scratch_dir('series') . '/index';
+	git($git_dir, 'read-tree', $base);
 	my $tip = $base;
-	foreach my $patch (@patches)
+	foreach my $patch (map { parse_patch($dir, $_) } read_series($dir))
 	{
-		apply_patch($patch, $work, $exact);
-		git(@in, 'update-index', '--',
-			map { $_->{path} } @{ $patch->{files} });
-		$tip = commit(\@in, "$patch->{name}\n\n$patch->{header}", $tip);
+		verify_patch($git_dir, $patch, $exact);
+		git($git_dir, 'apply', '--cached', '--whitespace=nowarn',
+			"$dir/$patch->{name}.patch");
+		$tip = commit($git_dir, "$patch->{name}\n\n$patch->{header}", $tip);
 	}
 	return $tip;
 }
@@ -330,43 +218,38 @@ sub write_series
 {
 	my ($git_dir, $base, $tip, $dir) = @_;
 	my (@names, %seen);
+	my ($merge) = lines_of($git_dir, 'log', '--merges', '--format=%h "%s"',
+		"$base..$tip");
+	fail("commit $merge is a merge") if $merge;
+
 	foreach
 	  my $commit (lines_of($git_dir, 'rev-list', '--reverse', "$base..$tip"))
 	{
-		my $message = git($git_dir, 'show', '-s', '--format=%B', $commit);
-		my ($name, $header) = $message =~ /\A([^\n]*)\n\n?(.*)\z/s;
-		my $short = substr($commit, 0, 10);
-		$header //= '';
-		$header =~ s/\n*\z//;
-
-		fail("commit $short \"$name\" is a fixup",
-			"Run: git rebase -i --autosquash lazydrop/upstream")
+		my ($name, $header) = split /\n+/,
+		  git($git_dir, 'show', '-s', '--format=%B', $commit), 2;
+		my $where = 'commit ' . substr($commit, 0, 10) . " \"$name\"";
+		fail("$where is a fixup",
+			'Run: git rebase -i --autosquash lazydrop/upstream')
 		  if $name =~ /^(?:fixup|squash|amend)! /;
 		fail(
-			"commit $short: \"$name\" cannot be a patch's name",
+			"$where: \"$name\" cannot be a patch's name",
 			"The subject is the patch's name: lower-case words joined by hyphens, without numbers."
 		) unless $name =~ /^[a-z]+(?:-[a-z]+)*$/;
 		fail(
 			"two commits have the name \"$name\"",
-			"Run: git rebase -i lazydrop/upstream") if $seen{$name}++;
-		fail("commit $short \"$name\" is a merge")
-		  if git($git_dir, 'rev-list', '--parents', '-n', '1', $commit) =~
-		  /^\S+ \S+ \S+/;
+			'Run: git rebase -i lazydrop/upstream') if $seen{$name}++;
 
-		if (my @problems = header_problems($header))
-		{
-			fail(
-				"commit $short \"$name\" $problems[0]",
-				"The commit's body is the patch's header, in DEP-3 fields: @required_fields."
-			);
-		}
+		$header =~ s/\n*\z//;
+		my ($problem) = header_problems($header);
+		fail(
+			"$where $problem",
+			"The commit's body is the patch's header, in DEP-3 fields: @required_fields."
+		) if $problem;
 		spew("$dir/$name.patch",
 			"$header\n\n" . render_commit($git_dir, $commit, $name));
 		push @names, $name;
 	}
-	my ($comments) =
-	  (-f "$dir/series" ? slurp("$dir/series") : '') =~
-	  /\A((?:\s*#.*\n|\s*\n)*)/;
+	my ($comments) = slurp("$dir/series") =~ /\A((?:\s*#.*\n|\s*\n)*)/;
 	spew("$dir/series", $comments . join('', map { "$_.patch\n" } @names));
 	return @names;
 }
@@ -376,10 +259,11 @@ sub render_commit
 {
 	my ($git_dir, $commit, $name) = @_;
 	my $out = '';
-	my @changed = lines_of($git_dir, 'diff-tree', '-r', '--no-renames',
-		'--no-commit-id', $commit);
-	fail("commit \"$name\" changes nothing") unless @changed;
-	foreach my $entry (@changed)
+	foreach my $entry (
+		lines_of(
+			$git_dir, 'diff-tree',
+			'-r', '--no-renames',
+			'--no-commit-id', $commit))
 	{
 		my ($old_mode, $new_mode, $status, $path) =
 		  $entry =~ /^:(\d+) (\d+) \w+ \w+ (\w)\t(.*)$/;
@@ -389,147 +273,69 @@ sub render_commit
 		) if $status eq 'A';
 		fail("commit \"$name\" removes file \"$path\"") if $status eq 'D';
 		fail("commit \"$name\" changes mode or type of \"$path\"")
-		  if $status ne 'M' || $old_mode ne $new_mode;
+		  if $old_mode ne $new_mode;
 		$out .= render_file($git_dir, $commit, $path);
 	}
+	fail("commit \"$name\" changes nothing") if $out eq '';
 	return $out;
 }
 
-# The diff of one file in one commit: hunks with the smallest context that
-# places them without doubt.
+# The diff of one file in one commit, each hunk with the smallest context that places
+# it without doubt.
 sub render_file
 {
 	my ($git_dir, $commit, $path) = @_;
-	my @old = split /\n/, git($git_dir, 'show', "$commit^:$path"), -1;
-	my @new = split /\n/, git($git_dir, 'show', "$commit:$path"), -1;
-	fail("\"$path\" does not end with a newline")
-	  if (pop(@old) // 'none') ne '' || (pop(@new) // 'none') ne '';
-
-	# The changes without context, in lines counted from zero: [old start, old end,
-	# new start, new end], the ends not included.
-	my @changes;
-	my $diff = git(
-		$git_dir, 'diff',
-		'-U0', '--inter-hunk-context=0',
-		'--no-color', '--no-ext-diff',
-		'--no-renames', '--diff-algorithm=myers',
-		'--indent-heuristic', "$commit^",
-		$commit, '--',
-		$path);
-	while ($diff =~ /^\@\@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? \@\@/mg)
+	my $hunks_with = sub {
+		my $diff = git($git_dir, 'diff', "-U$_[0]", "$commit^!", '--', $path);
+		fail("\"$path\" does not end with a newline")
+		  if $diff =~ /^(?:\\|\@\@.* [-+]0,0 )/m;
+		return @{ parse_diff($diff)->{hunks} };
+	};
+	my $old = git($git_dir, 'show', "$commit^:$path");
+	my @hunks = $hunks_with->(1);
+	for (
+		my $context = 2;
+		my @doubtful = doubtful_hunks($old, @hunks);
+		$context++)
 	{
-		my ($os, $ol, $ns, $nl) = ($1, $2 // 1, $3, $4 // 1);
-		$os-- if $ol;
-		$ns-- if $nl;
-		push @changes, [ $os, $os + $ol, $ns, $ns + $nl ];
-	}
-
-	my @hunks;
-	foreach my $change (@changes)
-	{
-		my ($context, $hunk) = (1);
-		until (
-			is_unique(
-				$hunk = widen($change, $context, \@old, \@hunks),
-				\@old, \@new))
+		# A wider hunk takes the place of all that it reaches.
+		foreach my $wider ($hunks_with->($context))
 		{
-			$context++;
+			next unless grep { reaches($wider, $_) } @doubtful;
+			@hunks = sort { $a->{old_start} <=> $b->{old_start} } $wider,
+			  grep { !reaches($wider, $_) } @hunks;
 		}
-
-		# A hunk that reaches into the one before it is joined with it.
-		pop @hunks while @hunks && $hunks[-1]{old_end} > $hunk->{old_begin};
-		push @hunks, $hunk;
 	}
 
-	my $out = "--- a/$path\n+++ b/$path\n";
+	# For the reader, the function that a change of C code is in, if it is in one.
+	my $outside = $path =~ /\.[ch]$/ ? qr/ \}$/ : qr/.*$/;
+	return "--- a/$path\n+++ b/$path\n"
+	  . join('',
+		map { $_->{head} =~ s/^(\@\@ .*? \@\@)$outside/$1/r . $_->{body} }
+		  @hunks);
+}
+
+# Those of a file's hunks that fit in more than one place, on the file as the hunks
+# before them leave it.
+sub doubtful_hunks
+{
+	my ($text, @hunks) = @_;
+	my @doubtful;
 	foreach my $hunk (@hunks)
 	{
-		my @lines;
-		my $at = $hunk->{old_begin};
-		foreach my $change (@{ $hunk->{changes} })
-		{
-			my ($os, $oe, $ns, $ne) = @$change;
-			push @lines, map { " $_" } @old[ $at .. $os - 1 ];
-			push @lines, map { "-$_" } @old[ $os .. $oe - 1 ];
-			push @lines, map { "+$_" } @new[ $ns .. $ne - 1 ];
-			$at = $oe;
-		}
-		push @lines, map { " $_" } @old[ $at .. $hunk->{old_end} - 1 ];
-		$out .= sprintf(
-			"\@\@ -%s +%s \@\@%s\n",
-			range($hunk->{old_begin}, $hunk->{old_end}),
-			range($hunk->{new_begin}, $hunk->{new_end}),
-			function_above($path, \@old, $hunk->{changes}[0][0]));
-		$out .= join('', map { "$_\n" } @lines);
+		my @at = places($text, $hunk);
+		push @doubtful, $hunk if @at > 1;
+		$text = apply_hunk($text, $hunk,
+			grep { $_->[0] == $hunk->{new_start} } @at);
 	}
-	return $out;
+	return @doubtful;
 }
 
-sub range
+sub reaches
 {
-	my ($begin, $end) = @_;
-	my $length = $end - $begin;
-	return $length == 1
-	  ? $begin + 1
-	  : ($begin + ($length ? 1 : 0)) . ",$length";
-}
-
-# The function that a change of C code is in, for the reader.
-sub function_above
-{
-	my ($path, $old, $line) = @_;
-	return '' unless $path =~ /\.[ch]$/;
-	while (--$line >= 0)
-	{
-		last if $old->[$line] =~ /^\}/;
-		return " $1" if $old->[$line] =~ /^([A-Za-z_]\w*\(.*[^;\s])\s*$/;
-	}
-	return '';
-}
-
-# A change with so many lines of context on each side, as a hunk; joined with
-# the hunks before it that it then touches.
-sub widen
-{
-	my ($change, $context, $old, $hunks) = @_;
-	my ($os, $oe, $ns, $ne) = @$change;
-	my $begin = $os - $context < 0 ? 0 : $os - $context;
-	my $end = $oe + $context > @$old ? @$old : $oe + $context;
-	my %hunk = (
-		old_begin => $begin,
-		old_end => $end,
-		new_begin => $ns - ($os - $begin),
-		new_end => $ne + ($end - $oe),
-		changes => [$change]);
-	foreach my $before (reverse @$hunks)
-	{
-		last if $before->{old_end} < $hunk{old_begin};
-		if ($before->{old_begin} <= $hunk{old_begin})
-		{
-			@hunk{qw(old_begin new_begin)} =
-			  @$before{qw(old_begin new_begin)};
-		}
-		if ($before->{old_end} > $hunk{old_end})
-		{
-			$hunk{new_end} += $before->{old_end} - $hunk{old_end};
-			$hunk{old_end} = $before->{old_end};
-		}
-		unshift @{ $hunk{changes} }, @{ $before->{changes} };
-	}
-	return \%hunk;
-}
-
-# Whether a hunk's old lines occur once in the file as the hunks before it
-# leave it: new lines above it, old ones from it on.
-sub is_unique
-{
-	my ($hunk, $old, $new) = @_;
-	my @image = (
-		@{$new}[ 0 .. $hunk->{new_begin} - 1 ],
-		@{$old}[ $hunk->{old_begin} .. $#$old ]);
-	my @want = @{$old}[ $hunk->{old_begin} .. $hunk->{old_end} - 1 ];
-	return 1 if $hunk->{old_begin} == 0 && $hunk->{old_end} == @$old;
-	return @want && places(\@image, \@want) == 1;
+	my ($wider, $hunk) = @_;
+	my $begin = $hunk->{old_start} - $wider->{old_start};
+	return $begin >= 0 && $begin < ($wider->{old} =~ tr/\n//);
 }
 
 1;

@@ -5,34 +5,25 @@
 #
 # archive    the orig tarball of a Debian source package, fetched with apt
 # tarball    a file that the user named
-# dir        a source tree that the user named; it is copied, never written to
+# dir        a source tree that the user named; it is only read
 
 package LazyDrop::Upstream;
 
 use strict;
 use warnings FATAL => 'all';
 
-use Cwd qw(abs_path);
 use Exporter 'import';
-use File::Basename qw(basename);
-use File::Find;
 use File::Spec;
 
 use LazyDrop::Common;
 
 our @EXPORT_OK = qw(locate_upstream locate_release unpack_upstream
-  record_upstream move_pin private_apt pinned);
+  source_text move_pin private_apt versions pinned);
 
 # The pin: upstream.conf as a hash reference.
 sub pinned
 {
-	my $conf = read_conf("$top/upstream.conf");
-	foreach my $name (qw(package release sha256 tested))
-	{
-		fail("file \"$top/upstream.conf\" does not set \"$name\"")
-		  unless defined $conf->{$name};
-	}
-	return $conf;
+	return read_conf("$top/upstream.conf");
 }
 
 # Pin another release: the one that the series has been exported for.
@@ -40,7 +31,7 @@ sub move_pin
 {
 	my ($release, $sha256) = @_;
 	my %new = (
-		package => 'postgresql-' . major($release),
+		package => package_of($release),
 		release => $release,
 		sha256 => $sha256);
 	my $text = slurp("$top/upstream.conf");
@@ -50,78 +41,71 @@ sub move_pin
 	return;
 }
 
-# 18 of 18.6, 19 of 19beta1
-sub major
+# Debian's source package of a release: of 18.6 and 18beta1, postgresql-18
+sub package_of
 {
-	return $_[0] =~ /^(\d+)/ ? $1 : '';
+	my ($release) = @_;
+	return 'postgresql-' . ($release =~ /^(\d+)/)[0];
 }
 
-# Release that a source tree says it is, from its configure script, or undef.
+# Release that a source tree says it is, from its configure script.
 sub release_of
 {
-	my ($dir) = @_;
-	return undef unless -f "$dir/configure";
-	return slurp("$dir/configure") =~ /^PACKAGE_VERSION='([^']*)'/m
-	  ? $1
-	  : undef;
+	my ($dir, $what) = @_;
+	my $text = -f "$dir/configure" ? slurp("$dir/configure") : '';
+	$text =~ /^PACKAGE_VERSION='([^']*)'/m
+	  or fail("$what is not a PostgreSQL source tree");
+	return $1;
 }
 
 # Decide where upstream's source comes from, fetching it if need be, and return
-# a hash reference: kind, path, id (a digest that identifies the contents), what
-# (for messages).  The argument is the user's --with-upstream, or undef: then what
-# the last prepare used, else the archive.  Nothing is unpacked or recorded here.
+# a hash reference: kind, path, id (a digest that identifies the contents), stamp
+# (a cheap hint that it is the same), what (for messages).  The argument is the user's
+# --with-upstream, or undef: then what the last prepare used, else the archive.
+# Nothing is unpacked or recorded here.
 sub locate_upstream
 {
 	my ($argument) = @_;
-	my $record = "$state_dir/upstream";
-	my $last = -f $record ? read_conf($record) : undef;
-
+	my $last = -f $key_file ? read_conf($key_file) : {};
 	if (!defined $argument)
 	{
 		my $pin = pinned();
 		return from_archive($pin->{package}, $pin->{release}, $last)
-		  if !$last || $last->{kind} eq 'archive';
-
-		# A tree that is there already can do without its source.
-		return {
-			%$last,
-			missing => 1,
-			what => "upstream source \"$last->{path}\""
-		  }
-		  unless -e $last->{path};
+		  if ($last->{kind} // 'archive') eq 'archive';
 		$argument = $last->{path};
+		return missing($last) unless -e $argument;
 	}
-
+	fail("upstream source \"$argument\" does not exist") unless -e $argument;
 	my $path = File::Spec->rel2abs($argument);
-	fail("upstream source \"$argument\" does not exist") unless -e $path;
-	return from_directory($path) if -d $path;
-	fail("upstream source \"$argument\" is neither a file nor a directory")
-	  unless -f $path;
-	return from_tarball($path, $last);
+	return -d $path ? from_directory($path) : from_tarball($path, $last);
+}
+
+# A tree that is there already can do without its source.
+sub missing
+{
+	my ($last) = @_;
+	my $what = "upstream source \"$last->{path}\"";
+	return { %$last, missing => 1, what => $what };
 }
 
 # The same for a release of any major version.
 sub locate_release
 {
 	my ($release) = @_;
-	my $package = 'postgresql-' . major($release);
-	my $up = from_archive($package, $release, undef);
+	my $up = from_archive(package_of($release), $release, {});
 	fail("the archive has no PostgreSQL $release",
 		'It offers ' . basename($up->{path}) . '; name a tarball instead.')
 	  unless $up->{path} =~ /_\Q$release\E\.orig\./;
 	return $up;
 }
 
-# Remember what the prepared tree was made from.
-sub record_upstream
+# What is known of a source as "name = value" lines, for the key of the tree that is
+# made from it, and for its commit.
+sub source_text
 {
 	my ($up) = @_;
-	write_if_changed(
-		"$state_dir/upstream",
-		join('',
-			map  { "$_ = $up->{$_}\n" }
-			grep { defined $up->{$_} } qw(kind path id stamp wanted)));
-	return;
+	return join '', map { "$_ = $up->{$_}\n" }
+	  grep { defined $up->{$_} } qw(kind path id stamp wanted);
 }
 
 # A size and a time stamp tell cheaply that a file is the one already hashed.
@@ -129,12 +113,10 @@ sub from_tarball
 {
 	my ($path, $last) = @_;
 	my $pin = pinned();
-	my @st = stat($path) or fail("could not stat \"$path\": $!");
-	my $stamp = "$st[7]-$st[9]";
-	my $id =
-		 $last
-	  && $last->{path} eq $path
-	  && $last->{stamp} eq $stamp ? $last->{id} : sha256_file($path);
+	my $stamp = join '-', (stat($path))[ 7, 9 ];
+	my $known =
+	  ($last->{path} // '') eq $path && $last->{stamp} eq $stamp;
+	my $id = $known ? $last->{id} : sha256_file($path);
 
 	# Debian's name of it and PostgreSQL's own; the contents are the same.
 	fail(
@@ -159,89 +141,68 @@ sub from_tarball
 sub from_directory
 {
 	my ($path) = @_;
-	$path = abs_path($path);
-	my $release = release_of($path)
-	  // fail("directory \"$path\" is not a PostgreSQL source tree");
-	foreach my $made (qw(config.status GNUmakefile src/include/pg_config.h))
-	{
-		fail(
-			"source tree \"$path\" has been configured in place (it has \"$made\")",
-			"Run \"make distclean\" there, or name a pristine tree or a tarball."
-		) if -e "$path/$made";
-	}
-	my @all;
-	find(
-		{
-			no_chdir => 1,
-			wanted => sub {
-				$File::Find::prune = 1, return
-				  if $File::Find::name eq "$path/.git";
-				my @st = lstat($File::Find::name);
-				push @all, "$File::Find::name $st[2] $st[7] $st[9]"
-				  if @st && !-d _;
-			}
-		},
-		$path);
+	my $what = "directory \"$path\"";
+	my $release = release_of($path, $what);
+	fail(
+		"source tree \"$path\" has been configured in place",
+		"Run \"make distclean\" there, or name a pristine tree or a tarball."
+	) if -e "$path/config.status";
+	my $list = run(
+		'find', "$path/",
+		qw(-name .git -prune -o ! -type d), '-printf',
+		'%P %m %s %T@\n');
 	return {
 		kind => 'dir',
 		path => $path,
-		id => sha256_data(join("\n", sort @all)),
+		id => sha256_hex(sort split /^/, $list),
 		stamp => $release,
-		what => "directory \"$path\""
+		what => $what
 	};
 }
 
-# Fill an empty directory, the caller's scratch, with upstream's pristine source.
-# Returns the release, which must be of the pinned major version unless $any.
+# Have upstream's pristine source in a directory, unpacked as scratch unless it is one.
+# Returns that and the release, which must be of the pinned major version unless $any.
 sub unpack_upstream
 {
-	my ($up, $dir, $any) = @_;
+	my ($up, $any) = @_;
 	my $pin = pinned();
-
 	if ($up->{missing})
 	{
 		fail(
 			"$up->{what}, which the last prepare used, is gone",
-			"Name another one with --with-upstream=, or remove \"$state_dir/upstream\" to use the archive's."
+			"Name another one with --with-upstream=, or remove \"$key_file\" to use the archive's."
 		) if $up->{kind} ne 'archive';
-		%$up = %{ from_archive($pin->{package}, $pin->{release}, undef) };
+		%$up = %{ from_archive($pin->{package}, $pin->{release}, {}) };
 	}
 
-	if ($up->{kind} eq 'dir')
+	my $dir = $up->{path};
+	if ($up->{kind} ne 'dir')
 	{
-		run({}, 'cp', '-a', "$up->{path}/.", $dir);
-		run({}, 'chmod', '-R', 'u+w', $dir);
-		remove_tree("$dir/.git");
-	}
-	else
-	{
-		my ($status, $out) = capture({}, 'tar', '-xf', $up->{path},
+		$dir = scratch_dir('source');
+		my ($status, $out) = capture('tar', '-xf', $up->{path},
 			'--no-same-owner', '-C', $dir, '--strip-components=1');
-		my ($reason) = grep { /\S/ } split(/\n/, $out), "status $status";
 		fail(
-			"could not unpack $up->{what}: $reason",
-			$up->{kind} eq 'archive'
-			? "Remove the file; it will be fetched again."
-			: "The file may be truncated or not a tarball; get it again."
+			"could not unpack $up->{what}",
+			split(/\n/, $out),
+			'The file may be truncated or not a tarball; remove it, or get it again.'
 		) if $status != 0;
 	}
 
-	my $release = release_of($dir)
-	  // fail("$up->{what} does not hold a PostgreSQL source tree");
-	return $release if $any;
-	my $major = major($pin->{release});
+	my $release = release_of($dir, $up->{what});
+	return ($dir, $release) if $any;
+	my ($major) = $pin->{release} =~ /^(\d+)/;
 	fail(
 		"$up->{what} is PostgreSQL $release, but LazyDrop needs release $major.x",
 		"The series was made on release $pin->{release}; to move it: src/tools/lazydrop/rebase."
 	) unless $release =~ /^\Q$major\E\.\d+$/;
-	if ($release ne $pin->{release})
-	{
-		my $tested = grep { $_ eq $release } split ' ', $pin->{tested};
-		notice( "using PostgreSQL $release; the series was made on "
-			  . "$pin->{release}"
-			  . ($tested ? "" : " and has not been tested with $release"));
-	}
-	return $release;
+	notice(
+		"using PostgreSQL $release; the series was made on $pin->{release}"
+		  . (
+			  " $pin->{tested} " =~ / \Q$release\E /
+			? ''
+			: " and has not been tested with $release")
+	) if $release ne $pin->{release};
+	return ($dir, $release);
 }
 
 # --- the machine's archive --------------------------------------------------------
@@ -267,53 +228,65 @@ sub private_apt
 
 	# What the archive entries of this machine are, as apt reads them.
 	my (undef, $out) = capture(
-		{ stderr => 'none' }, 'apt-get',
-		'indextargets', '--no-release-info',
-		'--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
-		'Created-By: Packages');
+		'apt-get', 'indextargets',
+		'--no-release-info', '--format',
+		'$(REPO_URI) $(RELEASE) $(COMPONENT)', 'Created-By: Packages');
 	my (%own, %main);
-	foreach (split /\n/, $out)
+	while ($out =~ /^(\S+) (\S+) main$/mg)
 	{
-		my ($uri, $suite, $component) = split / /;
-		next unless ($component // '') eq 'main';
+		my ($uri, $suite) = ($1, $2);
 		$own{"$uri $suite"} = 1;
 		$main{$uri} = 1 unless $suite =~ m{[-/]|^nodistro$};
 	}
 
 	# Read after the machine's configuration.  The hooks are the machine's own and
 	# concern its own lists.
-	spew(
-		"$dir/apt.conf",
-		join('',
-			map { "$_;\n" } '#clear APT::Update::Pre-Invoke',
-			'#clear APT::Update::Post-Invoke',
-			'#clear APT::Update::Post-Invoke-Success',
-			'Dir::Etc::sourcelist "/dev/null"',
-			"Dir::Etc::sourceparts \"$dir/sources\"",
-			"Dir::State::lists \"$dir/lists\"",
-			"Dir::Cache \"$dir/cache\"",
-			'Acquire::Languages "none"',
-			'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false"',
-			'Acquire::Retries "2"',
-			'Acquire::AllowInsecureRepositories "false"',
-			'Acquire::AllowWeakRepositories "false"',
-			'Acquire::AllowDowngradeToInsecureRepositories "false"',
-			'APT::Get::AllowUnauthenticated "false"',
-			($> == 0 ? 'APT::Sandbox::User "root"' : ()),
-			@settings));
+	spew("$dir/apt.conf", <<"END" . join('', map { "$_;\n" } @settings));
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Dir::Etc::sourcelist "/dev/null";
+Dir::Etc::sourceparts "$dir/sources";
+Dir::State::lists "$dir/lists";
+Dir::Cache "$dir/cache";
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+Acquire::Retries "2";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+APT::Get::AllowUnauthenticated "false";
+APT::Sandbox::User "root";
+END
 	my @conf = ('-c', "$dir/apt.conf");
 	my $add = sub {
 		my ($suite) = @_;
-		my @entries = $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
+		my @entries =
+		  $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
 		  sort keys %main;
-		return () unless @entries;
 		spew("$dir/sources/$suite.list",
 			join('', map { "$type [signed-by=$keyring] $_ main\n" } @entries)
 		);
-		my (undef, $said) = capture({}, 'apt-get', @conf, '-q', 'update');
-		return grep { /^(?:E|W|Err)/ } split /\n/, $said;
+		my (undef, $said) = capture('apt-get', @conf, '-q', 'update');
+		return complaints($said);
 	};
-	return (\@conf, $add, scalar(keys %own));
+	return (\@conf, $add);
+}
+
+# What is wrong, of what apt says; not all of it when it repeats itself.
+sub complaints
+{
+	my %seen;
+	my @all = grep { /^(?:E|W|Err)/ && !$seen{$_}++ } split /\n/, $_[0];
+	return @all > 3 ? @all[ 0 .. 2 ] : @all;
+}
+
+# Versions of a package that apt's lists have.
+sub versions
+{
+	my ($conf, $package) = @_;
+	my (undef, $out) = capture('apt-cache', @$conf, 'madison', $package);
+	return $out =~ /^\s*\Q$package\E \| *(\S+) \|/mg;
 }
 
 # What to do when there is no source to be had.
@@ -328,15 +301,15 @@ sub no_source
 		  . "--with-upstream=FILE (with make: UPSTREAM=FILE).");
 }
 
-# Of [ what, release ] the wanted release is preferred, then the newest.
+# Of a package's versions, or of its tarballs, that of the release, or else the newest.
 sub best
 {
 	my ($release, @found) = @_;
-	my ($best) = sort {
-			 ($b->[1] eq $release) <=> ($a->[1] eq $release)
-		  || ($b->[1] =~ /(\d+)$/)[0] <=> ($a->[1] =~ /(\d+)$/)[0]
-	} @found;
-	return $best;
+	my $rank = sub {
+		my ($upstream, $minor) = $_[0] =~ /([^_]*?(\d+))(?:-|\.orig\.)/;
+		return ($upstream // '') eq $release ? 1e9 : $minor // 0;
+	};
+	return (sort { $rank->($a) <=> $rank->($b) } @found)[-1];
 }
 
 # Tarball of the machine's archive: the wanted release from the cache, or fetched into
@@ -346,23 +319,12 @@ sub from_archive
 {
 	my ($package, $release, $last) = @_;
 	make_path($cache_dir);
-	my $cached = best(
-		$release,
-		map {
-			/_([\d.]+(?:beta\d+|rc\d+)?)\.orig\.tar\.\w+$/ ? [ $_, $1 ] : ()
-		} glob("'$cache_dir'/${package}_*.orig.tar.*"));
-	my $as_before =
-		 $last
-	  && $last->{path} =~ m{/\Q$package\E_}
-	  && ($last->{wanted} // $release) eq $release;
-	return { %$last, missing => 1, what => "the archive's tarball" }
-	  if $as_before && !$cached;
-	my $path = $cached ? $cached->[0] : '';
-	if (!$cached || ($cached->[1] ne $release && !$as_before))
-	{
-		local $LazyDrop::Common::throw_errors = $cached ? 1 : 0;
-		$path = eval { fetch($package, $release) } // $path;
-	}
+	my $path = best($release, glob("'$cache_dir'/${package}_*.orig.tar.*"));
+	my $as_before = ($last->{wanted} // '') eq $release;
+	return missing($last) if $as_before && !$path;
+	$path = fetch($package, $release) unless $path;
+	$path = eval { fetch($package, $release) } // $path
+	  unless $as_before || $path =~ /_\Q$release\E\.orig\./;
 	return {
 		%{ from_tarball($path, $last) },
 		kind => 'archive',
@@ -370,68 +332,45 @@ sub from_archive
 	};
 }
 
-# Fetch the orig tarball into the cache with apt.  apt verifies the archive's
-# signature; the digest in the signed index is compared here.
+# Fetch the orig tarball into the cache with apt, which verifies it by the archive's
+# signature; of the pinned release the digest is known here, too.
 sub fetch
 {
 	my ($package, $release) = @_;
-	my ($have_apt) = capture({}, 'sh', '-c', 'command -v apt-get');
+	my ($no_apt) = capture('sh', '-c', 'command -v apt-get');
 	no_source("there is no upstream source, and this system has no apt-get")
-	  if $have_apt != 0;
-	my ($conf, $add, $entries) = private_apt("$state_dir/apt", 'deb-src');
-	no_source("could not find Debian's archive in this machine's apt sources")
-	  unless $entries;
-
-	my %problems;
+	  if $no_apt;
+	my ($conf, $add) = private_apt("$state_dir/apt", 'deb-src');
+	my @problems;
 	foreach my $suite ('own', @newer_suites)
 	{
 		notice("looking for $package in "
 			  . ($suite eq 'own' ? "this machine's suites" : $suite));
-		$problems{$_} = 1 foreach $add->($suite);
-		my $source = newest_source($conf, $package, $release) or next;
-		my ($version, $found, $sha) = @$source;
+		push @problems, $add->($suite);
+		my $version = best($release, versions($conf, $package)) // next;
 
-		notice("fetching the source of PostgreSQL $found");
+		notice("fetching the source of $package $version");
 		my $into = scratch_dir('fetch');
-		my ($status, $out) = capture({ dir => $into },
-			'apt-get', @$conf, '-q', 'source',
-			'--download-only', '--tar-only', "$package=$version");
+		my ($status, $out) = capture(
+			'env', '-C',
+			$into, 'apt-get',
+			@$conf, '-q',
+			'source', '--download-only',
+			'--tar-only', "$package=$version");
 		my ($file) = glob("'$into'/*.orig.tar.*");
 		no_source("could not fetch the source package $package",
-			grep { /^(?:E|W|Err)/ } split /\n/, $out)
+			complaints($out))
 		  if $status != 0 || !$file;
-		fail("the tarball that apt fetched is not the one in its index")
-		  unless sha256_file($file) eq $sha;
+		from_tarball($file, {});
 		my $path = "$cache_dir/" . basename($file);
-		run({}, 'cp', $file, "$path.tmp.$$");
+		run('cp', $file, "$path.tmp.$$");
 		rename("$path.tmp.$$", $path)
 		  or fail("could not rename file \"$path.tmp.$$\" to \"$path\": $!");
 		return $path;
 	}
-	no_source(
-		"could not find $package in this machine's archive",
-		(sort keys %problems)
-		  [ 0 .. (keys %problems > 3 ? 2 : keys(%problems) - 1) ]);
+	no_source("could not find $package in this machine's archive",
+		complaints(join "\n", @problems));
 	return;
-}
-
-# The source package's version to fetch, its upstream release and its
-# tarball's digest, from the lists that apt verified, if there is any.
-sub newest_source
-{
-	my ($conf, $package, $release) = @_;
-	my (undef, $out) = capture({ stderr => 'none' },
-		'apt-cache', @$conf, 'showsrc', '--only-source', $package);
-	my @found;
-	foreach my $stanza (split /\n\n+/, $out)
-	{
-		next unless $stanza =~ /^Package: \Q$package\E$/m;
-		my ($version) = $stanza =~ /^Version: (\S+)$/m or next;
-		push @found, [ $version, $2, $1 ]
-		  if $stanza =~
-		  /^ ([0-9a-f]{64}) \d+ \S+_([\d.~a-z]+)\.orig\.tar\.\w+$/m;
-	}
-	return best($release, @found);
 }
 
 1;

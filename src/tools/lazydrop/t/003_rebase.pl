@@ -180,8 +180,7 @@ sub offer
 	my $tarball = $checkout->tarball($release, %files);
 	$checkout->program('apt-cache', <<"EOF");
 #!/bin/sh
-printf '%s\\n' 'Package: postgresql-17' 'Version: $release-1' 'Checksums-Sha256:' \\
-	' @{[ digest($tarball) ]} 123 postgresql-17_$release.orig.tar.bz2'
+echo 'postgresql-17 | $release-1 | http://archive.example/debian stable/main Sources'
 EOF
 	$checkout->program('apt-get', <<"EOF");
 #!/bin/sh

@@ -16,6 +16,7 @@ use Fcntl          qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Path     qw(make_path remove_tree);
 use Getopt::Long   ();
+use IPC::Open3     qw(open3);
 
 our @EXPORT = qw($top $state_dir $tree_dir $key_file $cache_dir $quiet
   fail notice slurp spew write_if_changed sha256_file sha256_hex read_conf
@@ -98,59 +99,39 @@ sub write_if_changed
 sub sha256_file
 {
 	my ($path) = @_;
-	my $digest = eval { Digest::SHA->new(256)->addfile($path, 'b') }
-	  or fail("could not read file \"$path\": $!");
-	return $digest->hexdigest;
+	return sha256_hex(slurp($path));
 }
 
-# Read a file of "name = value" lines, with "#" comments, as a hash reference.
+# A file of "name = value" lines, with "#" comments, as a hash reference.
 sub read_conf
 {
 	my ($path) = @_;
-	my %conf;
-	foreach my $line (split /\n/, slurp($path))
-	{
-		next if $line =~ /^\s*(?:#|$)/;
-		$line =~ /^\s*(\w+)\s*=\s*(.*?)\s*$/
-		  or fail("syntax error in file \"$path\": \"$line\"");
-		$conf{$1} = $2;
-	}
-	return \%conf;
-}
-
-# Run a command, its error messages going to a place or else with what it prints, and
-# return its exit status (256 when it died from a signal) and what it printed.
-sub start
-{
-	my ($errors, @cmd) = @_;
-	my $pid = open(my $fh, '-|') // fail("could not fork: $!");
-	if ($pid == 0)
-	{
-		open(STDIN, '<', '/dev/null');
-		open(STDERR, '>&', $errors // \*STDOUT);
-		{ no warnings; exec { $cmd[0] } @cmd; }
-		print STDERR "could not run \"$cmd[0]\": $!\n";
-		exit 127;
-	}
-	binmode($fh);
-	local $/ = undef;
-	my $out = <$fh> // '';
-	close($fh);
-	return ($? & 127 ? 256 : $? >> 8, $out);
-}
-
-sub capture
-{
-	return start(undef, @_);
+	return { slurp($path) =~ /^(\w+) = (.*)$/mg };
 }
 
 # Run a command that must succeed; returns what it printed.
 sub run
 {
 	my (@cmd) = @_;
-	my ($status, $out) = start(\*STDERR, @cmd);
-	fail("command failed with status $status: @cmd") if $status != 0;
+	open(my $fh, '-|', @cmd) or fail("could not run \"$cmd[0]\": $!");
+	binmode($fh);
+	local $/ = undef;
+	my $out = <$fh> // '';
+	close($fh) or fail('command failed with status ' . ($? >> 8) . ": @cmd");
 	return $out;
+}
+
+# Run a command, and return its exit status (256 when it died from a signal) and
+# what it printed, errors included.
+sub capture
+{
+	my (@cmd) = @_;
+	my $pid = open3(my $in, my $fh, undef, @cmd);
+	close($in);
+	local $/ = undef;
+	my $out = <$fh> // '';
+	waitpid($pid, 0);
+	return ($? & 127 ? 256 : $? >> 8, $out);
 }
 
 # git's command in a directory, which may be another user's: a tree prepared by an
@@ -174,20 +155,20 @@ sub lines_of
 	return split /\n/, git(@_);
 }
 
-# Getopt::Long, with its complaints in our style; --help prints the comment at the top
-# of the program.  Then this number of arguments must be left.
+# Getopt::Long into a hash, with its complaints in our style; --help prints the comment
+# at the top of the program.  Then this number of arguments must be left.
 sub get_options
 {
-	my ($arguments, %spec) = @_;
+	my ($arguments, $opt, @spec) = @_;
 	my @try = "Try \"$progname --help\" for more information.";
 	local $SIG{__WARN__} = sub { fail(lcfirst($_[0]) =~ s/\n//r, @try); };
-	Getopt::Long::GetOptions(
-		%spec,
-		'help|h' => sub {
-			my ($comment) = slurp($0) =~ /developers\n\n((?:#.*\n)+)/;
-			print $comment =~ s/^# ?//gmr;
-			exit 0;
-		});
+	Getopt::Long::GetOptions($opt, @spec, 'help|h');
+	if ($opt->{help})
+	{
+		my ($comment) = slurp($0) =~ /developers\n\n((?:#.*\n)+)/;
+		print $comment =~ s/^# ?//gmr;
+		exit 0;
+	}
 	fail('wrong number of command-line arguments', @try)
 	  if @ARGV != $arguments;
 	return;

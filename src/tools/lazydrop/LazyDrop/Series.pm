@@ -21,7 +21,7 @@ use Exporter 'import';
 
 use LazyDrop::Common;
 
-our @EXPORT_OK = qw(read_series series_digest parse_patch header_problems
+our @EXPORT = qw(read_series series_digest parse_patch header_problems
   commit_upstream commit_series write_series);
 
 # Fields that a patch's header must have (DEP-3).
@@ -64,15 +64,12 @@ sub series_digest
 		map { "$_.patch" } read_series($dir));
 }
 
-# A patch: its name, its header (the text up to the first diff), and its files, each a
-# path and hunks.
+# A patch: its name, its header (the text up to the first diff), and its files.
 sub parse_patch
 {
 	my ($dir, $name) = @_;
 	my ($header, @diffs) = split m{^(?=--- a/.*\n\+\+\+ b/)}m,
 	  slurp("$dir/$name.patch");
-	fail("patch \"$name.patch\" holds no diff of an existing file")
-	  unless @diffs;
 	return {
 		name => $name,
 		header => $header =~ s/\n+\z//r,
@@ -80,28 +77,27 @@ sub parse_patch
 	};
 }
 
-# The diff of one file.  A hunk has a head, a body, its first line in the old and the
-# new file, and its old and new lines.
+# The diff of one file: its path and hunks.  A hunk has a head, a body, its first line in
+# the old and the new file, and its old and new lines.
 sub parse_diff
 {
-	my ($head, @hunks) = split /^(?=\@\@ )/m, $_[0];
-	my ($path) = $head =~ m{^\+\+\+ b/(.*)$}m;
-	return { path => $path, hunks => [ map { parse_hunk($_) } @hunks ] };
-}
-
-sub parse_hunk
-{
-	my ($head, $body) = split /^/, $_[0], 2;
-	my ($old, $new) = $head =~ /^\@\@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? \@\@/
-	  or fail("malformed hunk header \"$head\"");
-	return {
-		head => $head,
-		body => $body,
-		old_start => $old,
-		new_start => $new,
-		old => join('', $body =~ /^[ -](.*\n)/mg),
-		new => join('', $body =~ /^[ +](.*\n)/mg)
-	};
+	my ($files, @hunks) = split /^(?=\@\@ )/m, $_[0];
+	my ($path) = $files =~ m{^\+\+\+ b/(.*)$}m;
+	foreach my $hunk (@hunks)
+	{
+		my ($head, $body) = split /^/, $hunk, 2;
+		my ($old, $new) = $head =~ /^\@\@ -(\d+)[\d,]* \+(\d+)[\d,]* \@\@/
+		  or fail("malformed hunk header \"$head\"");
+		$hunk = {
+			head => $head,
+			body => $body,
+			old_start => $old,
+			new_start => $new,
+			old => join('', $body =~ /^[ -](.*\n)/mg),
+			new => join('', $body =~ /^[ +](.*\n)/mg)
+		};
+	}
+	return { path => $path, hunks => \@hunks };
 }
 
 # What is wrong with a patch's header, as a list of messages.
@@ -115,24 +111,24 @@ sub header_problems
 	return @problems;
 }
 
-# Where a hunk's old lines are in a text: pairs of a line and an offset.
+# For each hunk of a file, the lines at which its old lines are, on the text as the hunks
+# before it leave it.
 sub places
 {
-	my ($text, $hunk) = @_;
-	my @at;
-	while ($text =~ /^(?=\Q$hunk->{old}\E)/mg)
+	my ($text, @hunks) = @_;
+	my @places;
+	foreach my $hunk (@hunks)
 	{
-		push @at, [ 1 + (substr($text, 0, $-[0]) =~ tr/\n//), $-[0] ];
+		my %at;
+		while ($text =~ /^(?=\Q$hunk->{old}\E)/mg)
+		{
+			$at{ 1 + (substr($text, 0, $-[0]) =~ tr/\n//) } = $-[0];
+		}
+		push @places, [ sort { $a <=> $b } keys %at ];
+		my $offset = $at{ $hunk->{new_start} } // (values %at)[0] // next;
+		substr($text, $offset, length($hunk->{old})) = $hunk->{new};
 	}
-	return @at;
-}
-
-# The text with a hunk applied in one of these places.
-sub apply_hunk
-{
-	my ($text, $hunk, $at) = @_;
-	substr($text, $at->[1], length($hunk->{old})) = $hunk->{new};
-	return $text;
+	return @places;
 }
 
 # Verify that each hunk of a patch fits in exactly one place of the files in the index
@@ -145,21 +141,21 @@ sub verify_patch
 		my $where = "patch \"$patch->{name}.patch\", file \"$file->{path}\"";
 		fail("$where: upstream has no such file")
 		  unless lines_of($git_dir, 'ls-files', '--cached', $file->{path});
-		my $text = git($git_dir, 'show', ":$file->{path}");
-		foreach my $hunk (@{ $file->{hunks} })
+		my @hunks = @{ $file->{hunks} };
+		my @places = places(git($git_dir, 'show', ":$file->{path}"), @hunks);
+		foreach my $hunk (@hunks)
 		{
 			my $here = "$where, line $hunk->{old_start}";
-			my @at = places($text, $hunk);
+			my @at = @{ shift @places };
 			fail("$here: the hunk does not apply") unless @at;
 			fail(
 				"$here: the hunk could land in "
 				  . @at
-				  . ' places, at lines '
-				  . join(', ', map { $_->[0] } @at),
+				  . " places, at lines "
+				  . join(', ', @at),
 				'export writes each hunk with enough context.') if @at > 1;
-			fail("$here: the hunk applies at line $at[0][0] instead")
-			  if $exact && $at[0][0] != $hunk->{new_start};
-			$text = apply_hunk($text, $hunk, $at[0]);
+			fail("$here: the hunk applies at line $at[0] instead")
+			  if $exact && $at[0] != $hunk->{new_start};
 		}
 	}
 	return;
@@ -228,12 +224,10 @@ sub write_series
 		my ($name, $header) = split /\n+/,
 		  git($git_dir, 'show', '-s', '--format=%B', $commit), 2;
 		my $where = 'commit ' . substr($commit, 0, 10) . " \"$name\"";
-		fail("$where is a fixup",
-			'Run: git rebase -i --autosquash lazydrop/upstream')
-		  if $name =~ /^(?:fixup|squash|amend)! /;
 		fail(
 			"$where: \"$name\" cannot be a patch's name",
-			"The subject is the patch's name: lower-case words joined by hyphens, without numbers."
+			"The subject is the patch's name: lower-case words joined by hyphens, without numbers.",
+			'Of a fixup: git rebase -i --autosquash lazydrop/upstream'
 		) unless $name =~ /^[a-z]+(?:-[a-z]+)*$/;
 		fail(
 			"two commits have the name \"$name\"",
@@ -258,26 +252,14 @@ sub write_series
 sub render_commit
 {
 	my ($git_dir, $commit, $name) = @_;
-	my $out = '';
-	foreach my $entry (
-		lines_of(
-			$git_dir, 'diff-tree',
-			'-r', '--no-renames',
-			'--no-commit-id', $commit))
-	{
-		my ($old_mode, $new_mode, $status, $path) =
-		  $entry =~ /^:(\d+) (\d+) \w+ \w+ (\w)\t(.*)$/;
-		fail(
-			"commit \"$name\" adds file \"$path\"",
-			"The series only changes upstream's files: put new ones into the checkout, at the same path."
-		) if $status eq 'A';
-		fail("commit \"$name\" removes file \"$path\"") if $status eq 'D';
-		fail("commit \"$name\" changes mode or type of \"$path\"")
-		  if $old_mode ne $new_mode;
-		$out .= render_file($git_dir, $commit, $path);
-	}
-	fail("commit \"$name\" changes nothing") if $out eq '';
-	return $out;
+	my @diff_tree = qw(diff-tree -r --no-renames --no-commit-id);
+	my @more = lines_of($git_dir, @diff_tree, '--summary', $commit);
+	fail("commit \"$name\" does not only change lines of upstream's files",
+		@more, "New files are put into the checkout, at the same path.")
+	  if @more;
+	my @paths = lines_of($git_dir, @diff_tree, '--name-only', $commit)
+	  or fail("commit \"$name\" changes nothing");
+	return join '', map { render_file($git_dir, $commit, $_) } @paths;
 }
 
 # The diff of one file in one commit, each hunk with the smallest context that places
@@ -293,11 +275,11 @@ sub render_file
 	};
 	my $old = git($git_dir, 'show', "$commit^:$path");
 	my @hunks = $hunks_with->(1);
-	for (
-		my $context = 2;
-		my @doubtful = doubtful_hunks($old, @hunks);
-		$context++)
+	foreach my $context (2 .. 1000)
 	{
+		my @places = places($old, @hunks);
+		my @doubtful = grep { @{ shift @places } > 1 } @hunks or last;
+
 		# A wider hunk takes the place of all that it reaches.
 		foreach my $wider ($hunks_with->($context))
 		{
@@ -313,22 +295,6 @@ sub render_file
 	  . join('',
 		map { $_->{head} =~ s/^(\@\@ .*? \@\@)$outside/$1/r . $_->{body} }
 		  @hunks);
-}
-
-# Those of a file's hunks that fit in more than one place, on the file as the hunks
-# before them leave it.
-sub doubtful_hunks
-{
-	my ($text, @hunks) = @_;
-	my @doubtful;
-	foreach my $hunk (@hunks)
-	{
-		my @at = places($text, $hunk);
-		push @doubtful, $hunk if @at > 1;
-		$text = apply_hunk($text, $hunk,
-			grep { $_->[0] == $hunk->{new_start} } @at);
-	}
-	return @doubtful;
 }
 
 sub reaches

@@ -24,13 +24,11 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 
 use LazyDrop::Common;
-use LazyDrop::Series qw(read_series series_digest commit_upstream
-  commit_series write_series);
-use LazyDrop::Upstream qw(locate_upstream locate_release unpack_upstream
-  source_text move_pin pinned);
+use LazyDrop::Series;
+use LazyDrop::Upstream;
 
-our @EXPORT_OK = qw(prepare prepared_release overlay_files upstream_commit
-  init_repository tree_inputs import_tree export_tree rebase_tree);
+our @EXPORT = qw(prepare prepared_release overlay_files upstream_commit
+  init_repository import_tree export_tree rebase_tree);
 
 my $repository = "$tree_dir/.git";
 
@@ -67,40 +65,24 @@ sub tools
 	  sort glob("'$top'/src/tools/lazydrop/LazyDrop/*.pm");
 }
 
-# Paths, relative to the checkout, of our files that the tree is made from and
-# that are not linked into it.
-sub tree_inputs
-{
-	return 'upstream.conf', 'patches/series',
-	  (map { "patches/$_.patch" } read_series("$top/patches")),
-	  map { substr($_, length("$top/")) } tools();
-}
-
 # The release of the prepared tree.
 sub prepared_release
 {
-	return read_conf($key_file)->{release};
+	return source_of($tree_dir, $base_tag)->{release};
 }
 
 # --- the history ------------------------------------------------------------------
 
-# A new repository, as .git of a directory.  Returns its path.
+# A new repository, as .git of a directory, or what an older one is to be told.  Returns
+# its path.
 sub init_repository
 {
 	my ($dir) = @_;
-	git($dir, 'init', '-q', '-b', 'lazydrop');
-	configure_repository("$dir/.git");
-	return "$dir/.git";
-}
-
-sub configure_repository
-{
-	my ($git_dir) = @_;
+	git($dir, '-c', 'init.defaultBranch=lazydrop', 'init', '-q');
+	my $filter = '../../src/tools/lazydrop/meson-filter';
 	my %config = (
-		'filter.lazydrop.clean' =>
-		  '../../src/tools/lazydrop/meson-filter clean',
-		'filter.lazydrop.smudge' =>
-		  '../../src/tools/lazydrop/meson-filter smudge',
+		'filter.lazydrop.clean' => "$filter clean",
+		'filter.lazydrop.smudge' => "$filter smudge",
 		'filter.lazydrop.required' => 'true',
 
 		# the function that a hunk is in, or the end of the one before
@@ -114,14 +96,14 @@ sub configure_repository
 		# nothing in the background of a folder that may be moved or given away
 		'gc.auto' => '0',
 		'maintenance.auto' => 'false');
-	git($git_dir, 'config', $_, $config{$_}) foreach sort keys %config;
+	git($dir, 'config', $_, $config{$_}) foreach sort keys %config;
 
 	# Upstream's own attributes must not change a byte.
-	make_path("$git_dir/info");
-	spew("$git_dir/info/attributes",
+	make_path("$dir/.git/info");
+	spew("$dir/.git/info/attributes",
 		"* -text -filter -ident\n*.[ch] diff=lazydrop\nmeson.build filter=lazydrop\n"
 	);
-	return;
+	return "$dir/.git";
 }
 
 # What a commit of upstream's was made from, as its message says.
@@ -141,7 +123,6 @@ sub upstream_commit
 		"^id = $up->{id}\$");
 	if (!$base)
 	{
-		notice("unpacking $up->{what}");
 		my ($source, $release) = unpack_upstream($up, $any);
 		$base = commit_upstream($git_dir, $source,
 			"PostgreSQL $release\n\nrelease = $release\n" . source_text($up));
@@ -150,7 +131,7 @@ sub upstream_commit
 	  lines_of($git_dir, 'ls-tree', '-r', '--name-only', $base);
 	my ($both) = grep { $theirs{$_} } overlay_files();
 	fail(
-		"$up->{what} already has the file \"$both\" that LazyDrop adds",
+		"\"$up->{path}\" already has the file \"$both\" that LazyDrop adds",
 		"It must be PostgreSQL's own source, without LazyDrop's patches; a prepared tree cannot be prepared again."
 	) if $both;
 	return ($base, source_of($git_dir, $base)->{release});
@@ -158,20 +139,17 @@ sub upstream_commit
 
 # --- the tree ---------------------------------------------------------------------
 
-# Make the tree, or bring it up to date.  Options: upstream (the user's
-# --with-upstream), force (overwrite edits), drop_commits (that have not been
-# exported), build_tree (a build folder whose folders and Makefile links are to
-# follow the tree), exported (what the series has just been exported for: the tree
-# has it).  Returns whether anything was changed.
+# Make the tree, or bring it up to date.  Options: those of the command; drop_commits
+# (that have not been exported); exported (what the series has just been exported for:
+# the tree has it).  Returns whether anything was changed.
 sub prepare
 {
 	my (%opt) = @_;
 	take_lock();
-	my $up = $opt{exported} || locate_upstream($opt{upstream});
+	my $up = $opt{exported} || locate_upstream($opt{'with-upstream'});
 	my %overlay = map { $_ => sha256_file("$top/$_") } overlay_files();
 	my $have = -f $key_file ? read_conf($key_file) : {};
 	my %want = (
-		release => $up->{release} // $have->{release},
 		series => series_digest("$top/patches"),
 		tools => sha256_hex(map { slurp($_) } tools()),
 		overlay => sha256_hex(map { "$_ $overlay{$_}\n" } sort keys %overlay)
@@ -188,7 +166,7 @@ sub prepare
 	{
 		require_exported($opt{drop_commits}) if -d $repository;
 		my $same_tools = ($have->{tools} // '') eq $want{tools};
-		$want{release} = replace_tree($up, $opt{force}, $same_tools);
+		replace_tree($up, $opt{force}, $same_tools);
 		$changed = 1;
 	}
 	$changed |= link_overlay(\%overlay);
@@ -203,7 +181,7 @@ sub prepare
 	  if $changed || !-f $stamp_file;
 
 	# A VPATH build folder holds the tree's folders and a link to each Makefile.
-	my $dir = $opt{build_tree};
+	my $dir = $opt{'build-tree'};
 	if ($dir && -d $dir && write_if_changed("$dir/.lazydrop_tree", $key))
 	{
 		run('sh', "$tree_dir/config/prep_buildtree", $tree_dir, $dir);
@@ -232,13 +210,12 @@ sub require_exported
 	return;
 }
 
-# Make the history, and have git move the tree to it.  Returns the release.
+# Make the history, and have git move the tree to it.
 sub replace_tree
 {
 	my ($up, $force, $same_tools) = @_;
 	my $stage = -d $repository ? undef : scratch_dir('stage');
-	my $git_dir = $stage ? init_repository($stage) : $repository;
-	configure_repository($git_dir);
+	my $git_dir = init_repository($stage // $tree_dir);
 	my ($base, $release) = upstream_commit($git_dir, $up);
 	my $tip = commit_series($git_dir, $base, "$top/patches",
 		$release eq pinned()->{release});
@@ -285,15 +262,15 @@ sub replace_tree
 	git($tree_dir, 'checkout', '-q', '-f', '-B', 'lazydrop', $tip);
 	mark_series($base, $tip);
 	unlink($next_file);
-	return $release;
+	return;
 }
 
 # Note that the series has what the commits have.
 sub mark_series
 {
 	my ($base, $tip) = @_;
-	git($tree_dir, 'tag', '-f', $base_tag, $base);
-	git($tree_dir, 'tag', '-f', $series_tag, $tip);
+	git($tree_dir, 'tag', '-f', @$_)
+	  foreach [ $base_tag, $base ], [ $series_tag, $tip ];
 	return;
 }
 
@@ -372,14 +349,10 @@ sub import_tree
 
 	# git works in a repository of the same user only, unless it is told; and root
 	# gives the tree to the user that runs the tests.
-	if ($> == 0)
-	{
-		delete local $ENV{GIT_CONFIG_GLOBAL};
-		my @safe = ('git', 'config', '--global');
-		my (undef, $known) = capture(@safe, '--get-all', 'safe.directory');
-		run(@safe, '--add', 'safe.directory', $tree_dir)
-		  unless $known =~ /^(?:\*|\Q$tree_dir\E)$/m;
-	}
+	delete local $ENV{GIT_CONFIG_GLOBAL};
+	run(qw(git config --global --replace-all safe.directory),
+		$tree_dir, "^\Q$tree_dir\E\$")
+	  if $> == 0;
 	return;
 }
 
@@ -415,7 +388,7 @@ sub export_tree
 	  && read_conf($key_file)->{series} ne series_digest("$top/patches");
 
 	# Written apart and verified before patches/ is touched.
-	configure_repository($repository);
+	init_repository($tree_dir);
 	my ($base) = lines_of($tree_dir, 'rev-list', '--max-parents=0', 'HEAD');
 	my ($tip) = lines_of($tree_dir, 'rev-parse', 'HEAD');
 	my $scratch = scratch_dir('export');

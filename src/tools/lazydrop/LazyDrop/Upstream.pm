@@ -17,7 +17,7 @@ use File::Spec;
 
 use LazyDrop::Common;
 
-our @EXPORT_OK = qw(locate_upstream locate_release unpack_upstream
+our @EXPORT = qw(locate_upstream locate_release unpack_upstream
   source_text move_pin private_apt versions pinned);
 
 # The pin: upstream.conf as a hash reference.
@@ -51,48 +51,39 @@ sub package_of
 # Release that a source tree says it is, from its configure script.
 sub release_of
 {
-	my ($dir, $what) = @_;
+	my ($dir, $path) = @_;
 	my $text = -f "$dir/configure" ? slurp("$dir/configure") : '';
 	$text =~ /^PACKAGE_VERSION='([^']*)'/m
-	  or fail("$what is not a PostgreSQL source tree");
+	  or fail("\"$path\" is not a PostgreSQL source tree");
 	return $1;
 }
 
 # Decide where upstream's source comes from, fetching it if need be, and return
-# a hash reference: kind, path, id (a digest that identifies the contents), stamp
-# (a cheap hint that it is the same), what (for messages).  The argument is the user's
-# --with-upstream, or undef: then what the last prepare used, else the archive.
-# Nothing is unpacked or recorded here.
+# a hash reference: kind, path, id (a digest that identifies the contents), wanted (the
+# release that the archive was asked for).  The argument is the user's --with-upstream,
+# or undef: then what the last prepare used, else the archive.  Nothing is unpacked or
+# recorded here.
 sub locate_upstream
 {
 	my ($argument) = @_;
 	my $last = -f $key_file ? read_conf($key_file) : {};
 	if (!defined $argument)
 	{
-		my $pin = pinned();
-		return from_archive($pin->{package}, $pin->{release}, $last)
+		return from_archive(pinned()->{release}, $last)
 		  if ($last->{kind} // 'archive') eq 'archive';
 		$argument = $last->{path};
-		return missing($last) unless -e $argument;
+		return { %$last, missing => 1 } unless -e $argument;
 	}
 	fail("upstream source \"$argument\" does not exist") unless -e $argument;
 	my $path = File::Spec->rel2abs($argument);
-	return -d $path ? from_directory($path) : from_tarball($path, $last);
-}
-
-# A tree that is there already can do without its source.
-sub missing
-{
-	my ($last) = @_;
-	my $what = "upstream source \"$last->{path}\"";
-	return { %$last, missing => 1, what => $what };
+	return -d $path ? from_directory($path) : from_tarball($path);
 }
 
 # The same for a release of any major version.
 sub locate_release
 {
 	my ($release) = @_;
-	my $up = from_archive(package_of($release), $release, {});
+	my $up = from_archive($release, {});
 	fail("the archive has no PostgreSQL $release",
 		'It offers ' . basename($up->{path}) . '; name a tarball instead.')
 	  unless $up->{path} =~ /_\Q$release\E\.orig\./;
@@ -105,35 +96,23 @@ sub source_text
 {
 	my ($up) = @_;
 	return join '', map { "$_ = $up->{$_}\n" }
-	  grep { defined $up->{$_} } qw(kind path id stamp wanted);
+	  grep { defined $up->{$_} } qw(kind path id wanted);
 }
 
-# A size and a time stamp tell cheaply that a file is the one already hashed.
+# Debian's name of the pinned release and PostgreSQL's own; the contents are the same.
 sub from_tarball
 {
-	my ($path, $last) = @_;
+	my ($path) = @_;
 	my $pin = pinned();
-	my $stamp = join '-', (stat($path))[ 7, 9 ];
-	my $known =
-	  ($last->{path} // '') eq $path && $last->{stamp} eq $stamp;
-	my $id = $known ? $last->{id} : sha256_file($path);
-
-	# Debian's name of it and PostgreSQL's own; the contents are the same.
+	my $id = sha256_file($path);
 	fail(
 		"file \"$path\" has the name of the pinned release but not its contents",
 		"Expected SHA-256 $pin->{sha256}",
 		"Found SHA-256    $id")
 	  if $id ne $pin->{sha256}
-	  && grep { basename($path) eq $_ }
-	  "$pin->{package}_$pin->{release}.orig.tar.bz2",
-	  "postgresql-$pin->{release}.tar.bz2";
-	return {
-		kind => 'tarball',
-		path => $path,
-		id => $id,
-		stamp => $stamp,
-		what => "tarball \"$path\""
-	};
+	  && basename($path) =~
+	  /^postgresql-(?:\d+_)?\Q$pin->{release}\E(?:\.orig)?\.tar\.bz2$/;
+	return { kind => 'tarball', path => $path, id => $id };
 }
 
 # A directory is identified by names, sizes, times and modes, not contents:
@@ -141,8 +120,7 @@ sub from_tarball
 sub from_directory
 {
 	my ($path) = @_;
-	my $what = "directory \"$path\"";
-	my $release = release_of($path, $what);
+	release_of($path, $path);
 	fail(
 		"source tree \"$path\" has been configured in place",
 		"Run \"make distclean\" there, or name a pristine tree or a tarball."
@@ -151,13 +129,8 @@ sub from_directory
 		'find', "$path/",
 		qw(-name .git -prune -o ! -type d), '-printf',
 		'%P %m %s %T@\n');
-	return {
-		kind => 'dir',
-		path => $path,
-		id => sha256_hex(sort split /^/, $list),
-		stamp => $release,
-		what => $what
-	};
+	my $id = sha256_hex(sort split /^/, $list);
+	return { kind => 'dir', path => $path, id => $id };
 }
 
 # Have upstream's pristine source in a directory, unpacked as scratch unless it is one.
@@ -169,39 +142,38 @@ sub unpack_upstream
 	if ($up->{missing})
 	{
 		fail(
-			"$up->{what}, which the last prepare used, is gone",
+			"upstream source \"$up->{path}\", which the last prepare used, is gone",
 			"Name another one with --with-upstream=, or remove \"$key_file\" to use the archive's."
 		) if $up->{kind} ne 'archive';
-		%$up = %{ from_archive($pin->{package}, $pin->{release}, {}) };
+		%$up = %{ from_archive($pin->{release}, {}) };
 	}
 
-	my $dir = $up->{path};
+	my $path = $up->{path};
+	my $dir = $path;
 	if ($up->{kind} ne 'dir')
 	{
+		notice("unpacking \"$path\"");
 		$dir = scratch_dir('source');
-		my ($status, $out) = capture('tar', '-xf', $up->{path},
-			'--no-same-owner', '-C', $dir, '--strip-components=1');
+		my ($status, $out) = capture('tar', '-xf', $path, '--no-same-owner',
+			'-C', $dir, '--strip-components=1');
 		fail(
-			"could not unpack $up->{what}",
+			"could not unpack \"$path\"",
 			split(/\n/, $out),
 			'The file may be truncated or not a tarball; remove it, or get it again.'
 		) if $status != 0;
 	}
 
-	my $release = release_of($dir, $up->{what});
+	my $release = release_of($dir, $path);
 	return ($dir, $release) if $any;
 	my ($major) = $pin->{release} =~ /^(\d+)/;
 	fail(
-		"$up->{what} is PostgreSQL $release, but LazyDrop needs release $major.x",
+		"\"$path\" is PostgreSQL $release, but LazyDrop needs release $major.x",
 		"The series was made on release $pin->{release}; to move it: src/tools/lazydrop/rebase."
 	) unless $release =~ /^\Q$major\E\.\d+$/;
-	notice(
-		"using PostgreSQL $release; the series was made on $pin->{release}"
-		  . (
-			  " $pin->{tested} " =~ / \Q$release\E /
-			? ''
-			: " and has not been tested with $release")
-	) if $release ne $pin->{release};
+	my $tested = " $pin->{tested} " =~ / \Q$release\E /;
+	notice("using PostgreSQL $release; the series was made on $pin->{release}"
+		  . ($tested ? '' : " and has not been tested with $release"))
+	  if $release ne $pin->{release};
 	return ($dir, $release);
 }
 
@@ -261,8 +233,7 @@ END
 	my @conf = ('-c', "$dir/apt.conf");
 	my $add = sub {
 		my ($suite) = @_;
-		my @entries =
-		  $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
+		my @entries = $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
 		  sort keys %main;
 		spew("$dir/sources/$suite.list",
 			join('', map { "$type [signed-by=$keyring] $_ main\n" } @entries)
@@ -317,16 +288,17 @@ sub best
 # or when none can be fetched.
 sub from_archive
 {
-	my ($package, $release, $last) = @_;
+	my ($release, $last) = @_;
 	make_path($cache_dir);
+	my $package = package_of($release);
 	my $path = best($release, glob("'$cache_dir'/${package}_*.orig.tar.*"));
 	my $as_before = ($last->{wanted} // '') eq $release;
-	return missing($last) if $as_before && !$path;
+	return { %$last, missing => 1 } if $as_before && !$path;
 	$path = fetch($package, $release) unless $path;
 	$path = eval { fetch($package, $release) } // $path
 	  unless $as_before || $path =~ /_\Q$release\E\.orig\./;
 	return {
-		%{ from_tarball($path, $last) },
+		%{ from_tarball($path) },
 		kind => 'archive',
 		wanted => $release
 	};
@@ -337,9 +309,8 @@ sub from_archive
 sub fetch
 {
 	my ($package, $release) = @_;
-	my ($no_apt) = capture('sh', '-c', 'command -v apt-get');
 	no_source("there is no upstream source, and this system has no apt-get")
-	  if $no_apt;
+	  unless grep { -x "$_/apt-get" } File::Spec->path;
 	my ($conf, $add) = private_apt("$state_dir/apt", 'deb-src');
 	my @problems;
 	foreach my $suite ('own', @newer_suites)
@@ -361,11 +332,10 @@ sub fetch
 		no_source("could not fetch the source package $package",
 			complaints($out))
 		  if $status != 0 || !$file;
-		from_tarball($file, {});
+		from_tarball($file);
 		my $path = "$cache_dir/" . basename($file);
 		run('cp', $file, "$path.tmp.$$");
-		rename("$path.tmp.$$", $path)
-		  or fail("could not rename file \"$path.tmp.$$\" to \"$path\": $!");
+		run('mv', "$path.tmp.$$", $path);
 		return $path;
 	}
 	no_source("could not find $package in this machine's archive",

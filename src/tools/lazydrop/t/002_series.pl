@@ -202,7 +202,7 @@ sub export_refused
 
 export_refused(
 	'a new file',
-	qr/adds file "src\/backend\/new\.c"/,
+	qr/ create mode \d+ src\/backend\/new\.c$/m,
 	sub {
 		ScratchCheckout::write_file("$top/.pg/tree/src/backend/new.c",
 			"new\n");
@@ -211,14 +211,14 @@ export_refused(
 	});
 export_refused(
 	'a removed file',
-	qr/removes file "src\/backend\/other\.c"/,
+	qr/ delete mode \d+ src\/backend\/other\.c$/m,
 	sub {
 		$checkout->git('rm', '-q', 'src/backend/other.c');
 		commit("removed-file\n\n$trailer");
 	});
 export_refused(
 	'a changed mode',
-	qr/changes mode or type of "src\/backend\/other\.c"/,
+	qr/ mode change 100644 => 100755 src\/backend\/other\.c$/m,
 	sub {
 		chmod(0755, "$top/.pg/tree/src/backend/other.c") or die "chmod: $!";
 		commit("mode\n\n$trailer");
@@ -239,7 +239,7 @@ export_refused(
 	});
 export_refused(
 	'a fixup',
-	qr/is a fixup/,
+	qr/"fixup! register" cannot be a patch's name.*--autosquash/s,
 	sub {
 		append_to_file($main, "x\n");
 		commit("fixup! register\n\n$trailer");

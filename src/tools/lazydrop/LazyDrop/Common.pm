@@ -15,6 +15,7 @@ use Exporter 'import';
 use Fcntl          qw(:flock);
 use File::Basename qw(basename dirname);
 use File::Path     qw(make_path remove_tree);
+use File::Temp     qw(tempdir);
 use Getopt::Long   ();
 use IPC::Open3     qw(open3);
 
@@ -44,7 +45,6 @@ delete @ENV{
 
 my $progname = basename($0);
 my $lock_handle;
-my @scratch;
 
 # Report an error in the style of PostgreSQL's client programs, with hints below it,
 # and exit with status 1; in an eval, throw it.
@@ -187,8 +187,7 @@ sub take_lock
 	if (!flock($lock_handle, LOCK_EX | LOCK_NB))
 	{
 		notice("waiting for another prepare to finish");
-		flock($lock_handle, LOCK_EX)
-		  or fail("could not lock file \"$state_dir/lock\": $!");
+		flock($lock_handle, LOCK_EX) or fail("could not lock: $!");
 	}
 
 	# Under the lock, scratch that is there was left by a killed run.
@@ -200,21 +199,10 @@ sub take_lock
 # however it ends.
 sub scratch_dir
 {
-	my ($name) = @_;
-	my $dir = "$state_dir/scratch-$name.$$";
-	remove_tree($dir);
-	make_path($dir);
-	push @scratch, [ $$, $dir ];
-	return $dir;
+	return tempdir('scratch-XXXXXX', DIR => $state_dir, CLEANUP => 1);
 }
 
 $SIG{$_} = sub { exit 130 }
   foreach qw(HUP INT TERM);
-
-END
-{
-	local $?;
-	remove_tree(map { $_->[0] == $$ ? $_->[1] : () } @scratch);
-}
 
 1;

@@ -104,11 +104,12 @@ sub parse_diff
 sub header_problems
 {
 	my ($header) = @_;
-	my @problems = map { "has no \"$_:\" field" }
-	  grep { $header !~ /^\Q$_\E:\s*\S/m } @required_fields;
-	push @problems, 'has a "Last-Update:" that is not a date'
-	  if $header =~ /^Last-Update: (?!\d{4}-\d\d-\d\d$)/m;
-	return @problems;
+	return (
+		(   map  { "has no \"$_:\" field" }
+			grep { $header !~ /^\Q$_\E:\s*\S/m } @required_fields),
+		$header =~ /^Last-Update: (?!\d{4}-\d\d-\d\d$)/m
+		? 'has a "Last-Update:" that is not a date'
+		: ());
 }
 
 # For each hunk of a file, the lines at which its old lines are, on the text as the hunks
@@ -139,8 +140,6 @@ sub verify_patch
 	foreach my $file (@{ $patch->{files} })
 	{
 		my $where = "patch \"$patch->{name}.patch\", file \"$file->{path}\"";
-		fail("$where: upstream has no such file")
-		  unless lines_of($git_dir, 'ls-files', '--cached', $file->{path});
 		my @hunks = @{ $file->{hunks} };
 		my @places = places(git($git_dir, 'show', ":$file->{path}"), @hunks);
 		foreach my $hunk (@hunks)
@@ -179,7 +178,7 @@ sub commit
 sub commit_upstream
 {
 	my ($git_dir, $source, $message) = @_;
-	local $ENV{GIT_INDEX_FILE} = scratch_dir('index') . '/index';
+	local $ENV{GIT_INDEX_FILE} = scratch_dir() . '/index';
 
 	# -f, because upstream's list of ignored files must not hide one.
 	my @no_filter =
@@ -194,7 +193,7 @@ sub commit_upstream
 sub commit_series
 {
 	my ($git_dir, $base, $dir, $exact) = @_;
-	local $ENV{GIT_INDEX_FILE} = scratch_dir('series') . '/index';
+	local $ENV{GIT_INDEX_FILE} = scratch_dir() . '/index';
 	git($git_dir, 'read-tree', $base);
 	my $tip = $base;
 	foreach my $patch (map { parse_patch($dir, $_) } read_series($dir))

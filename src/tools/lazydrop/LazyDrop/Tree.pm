@@ -139,9 +139,9 @@ sub upstream_commit
 
 # --- the tree ---------------------------------------------------------------------
 
-# Make the tree, or bring it up to date.  Options: those of the command; drop_commits
-# (that have not been exported); exported (what the series has just been exported for:
-# the tree has it).  Returns whether anything was changed.
+# Make the tree, or bring it up to date.  Options: those of the command, and exported (what
+# the series has just been exported for: the tree has it).  Returns whether anything was
+# changed.
 sub prepare
 {
 	my (%opt) = @_;
@@ -164,7 +164,7 @@ sub prepare
 
 	if (!$opt{exported} && ($opt{force} || !$fits))
 	{
-		require_exported($opt{drop_commits}) if -d $repository;
+		require_exported() if -d $repository;
 		my $same_tools = ($have->{tools} // '') eq $want{tools};
 		replace_tree($up, $opt{force}, $same_tools);
 		$changed = 1;
@@ -192,21 +192,14 @@ sub prepare
 # Refuse to go on when the branch holds work that the series does not.
 sub require_exported
 {
-	my ($force) = @_;
-	fail("the prepared tree belongs to another user",
-		"Run src/tools/lazydrop/prepare as the user that has imported it.")
-	  unless -w $repository;
-	return if $force || -f $next_file;
+	return if -f $next_file;
 	my @unexported =
-	  lines_of($tree_dir, 'log', '--format=%h %s', "$series_tag..HEAD");
-	my @missing = lines_of($tree_dir, 'log', '--format=%h %s is missing',
-		"HEAD..$series_tag");
+	  lines_of($tree_dir, 'log', '--format=%h %s', "$series_tag...HEAD");
 	fail(
-		"the prepared tree has commits that have not been exported",
+		"the prepared tree has commits that have not been exported, or lacks some",
 		@unexported,
-		@missing,
-		"Run export, or discard them with: src/tools/lazydrop/import --force"
-	) if @unexported || @missing;
+		"Run export, or discard that with: src/tools/lazydrop/import --force"
+	) if @unexported;
 	return;
 }
 
@@ -214,18 +207,17 @@ sub require_exported
 sub replace_tree
 {
 	my ($up, $force, $same_tools) = @_;
-	my $stage = -d $repository ? undef : scratch_dir('stage');
+	my $stage = -d $repository ? undef : scratch_dir();
 	my $git_dir = init_repository($stage // $tree_dir);
 	my ($base, $release) = upstream_commit($git_dir, $up);
 	my $tip = commit_series($git_dir, $base, "$top/patches",
 		$release eq pinned()->{release});
-	notice( 'the series has '
-		  . lines_of($git_dir, 'rev-list', "$base..$tip")
-		  . " patches of PostgreSQL $release");
+	notice("the series applies to PostgreSQL $release");
 
 	# Also of a tree that has lost its history: its files must be those of this one.
 	if ($stage)
 	{
+		spew("$git_dir/lazydrop-next", "$tip\n");
 		git($stage, 'update-ref', 'refs/heads/lazydrop', $tip);
 		git($stage, 'read-tree', $tip);
 		make_path($tree_dir);
@@ -282,9 +274,9 @@ sub link_overlay
 	my $changed = 0;
 	my $stamp = (stat($stamp_file))[9] // 0;
 
-	# What was linked last time: path => digest of the contents.
-	my $record = "$state_dir/tree.overlay";
-	my %before = -f $record ? reverse slurp($record) =~ /^(\w+) (.*)$/mg : ();
+	# What git has been told to ignore: path => digest of the contents.
+	my $exclude = "$repository/info/exclude";
+	my %before = reverse slurp($exclude) =~ m{^# (\w+)\n/(.*)$}mg;
 
 	foreach my $path (sort keys %$overlay)
 	{
@@ -313,8 +305,7 @@ sub link_overlay
 		if (   ($before{$path} // $overlay->{$path}) ne $overlay->{$path}
 			&& (stat("$top/$path"))[9] <= $stamp)
 		{
-			utime(undef, undef, "$top/$path")
-			  or fail("could not set the time stamp of \"$path\": $!");
+			utime(undef, undef, "$top/$path");
 		}
 	}
 
@@ -325,11 +316,11 @@ sub link_overlay
 		do { $path = dirname($path) } while rmdir("$tree_dir/$path");
 		$changed = 1;
 	}
-	write_if_changed("$repository/info/exclude",
-		"# our own files are links: edit and commit them in the checkout\n"
-		  . join('', map { "/$_\n" } sort keys %$overlay));
-	write_if_changed($record,
-		join('', map { "$overlay->{$_} $_\n" } sort keys %$overlay));
+	write_if_changed(
+		$exclude,
+		join('',
+			"# our own files are links: edit and commit them in the checkout\n",
+			map { "# $overlay->{$_}\n/$_\n" } sort keys %$overlay));
 	return $changed;
 }
 
@@ -339,13 +330,13 @@ sub link_overlay
 sub import_tree
 {
 	my ($force) = @_;
-	prepare(drop_commits => $force);
-	require_exported($force);
-	if ($force)
+	if ($force && -d $repository)
 	{
 		git($tree_dir, 'symbolic-ref', 'HEAD', 'refs/heads/lazydrop');
 		git($tree_dir, 'reset', '-q', '--keep', $series_tag);
 	}
+	prepare();
+	require_exported();
 
 	# git works in a repository of the same user only, unless it is told; and root
 	# gives the tree to the user that runs the tests.
@@ -353,6 +344,8 @@ sub import_tree
 	run(qw(git config --global --replace-all safe.directory),
 		$tree_dir, "^\Q$tree_dir\E\$")
 	  if $> == 0;
+	notice(
+		'edit and commit in .pg/tree, then run: src/tools/lazydrop/export');
 	return;
 }
 
@@ -391,7 +384,7 @@ sub export_tree
 	init_repository($tree_dir);
 	my ($base) = lines_of($tree_dir, 'rev-list', '--max-parents=0', 'HEAD');
 	my ($tip) = lines_of($tree_dir, 'rev-parse', 'HEAD');
-	my $scratch = scratch_dir('export');
+	my $scratch = scratch_dir();
 	run('cp', "$top/patches/series", $scratch);
 	my @names = write_series($tree_dir, $base, $tip, $scratch);
 	my $again = commit_series($repository, $base, $scratch, 1);
@@ -406,16 +399,10 @@ sub export_tree
 
 	# The recorded lines are those of the release that the commits are on.
 	my $source = source_of($tree_dir, $base);
-	if ($source->{kind} ne 'dir')
-	{
-		move_pin($source->{release}, $source->{id});
-	}
-	elsif ($source->{release} ne pinned()->{release})
-	{
-		notice(
-			"the series is for PostgreSQL $source->{release} now; set upstream.conf"
-		);
-	}
+	move_pin($source->{release},
+		$source->{kind} eq 'dir' ? 'unknown' : $source->{id})
+	  if $source->{kind} ne 'dir'
+	  || $source->{release} ne pinned()->{release};
 	prepare(exported => $source);
 	notice('the series has ' . @names . ' patches');
 	return;
@@ -430,7 +417,7 @@ sub rebase_tree
 	  unless -e $argument || $argument =~ /^\d+(?:\.\d+|beta\d+|rc\d+)$/;
 	prepare();
 	require_committed();
-	require_exported(0);
+	require_exported();
 	my $up =
 	  -e $argument ? locate_upstream($argument) : locate_release($argument);
 	my ($old) = lines_of($tree_dir, 'rev-parse', "$base_tag^{commit}");
@@ -438,11 +425,9 @@ sub rebase_tree
 	fail("the series is on PostgreSQL $release already") if $new eq $old;
 
 	notice("moving the series to PostgreSQL $release");
+	my @me = qw(-c user.name=LazyDrop -c user.email=lazydrop);
 	my ($status, $out) = capture(
-		git_in(
-			$tree_dir,
-			qw(-c user.name=LazyDrop -c user.email=lazydrop rebase --onto),
-			$new, $old, 'lazydrop'));
+		git_in($tree_dir, @me, 'rebase', '--onto', $new, $old, 'lazydrop'));
 	print STDERR $out;
 	fail(
 		"git rebase has stopped",

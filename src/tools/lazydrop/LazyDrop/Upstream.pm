@@ -18,7 +18,7 @@ use File::Spec;
 use LazyDrop::Common;
 
 our @EXPORT = qw(locate_upstream locate_release unpack_upstream
-  source_text move_pin private_apt versions pinned);
+  @suites source_text move_pin private_apt versions pinned);
 
 # The pin: upstream.conf as a hash reference.
 sub pinned
@@ -153,7 +153,7 @@ sub unpack_upstream
 	if ($up->{kind} ne 'dir')
 	{
 		notice("unpacking \"$path\"");
-		$dir = scratch_dir('source');
+		$dir = scratch_dir();
 		my ($status, $out) = capture('tar', '-xf', $path, '--no-same-owner',
 			'-C', $dir, '--strip-components=1');
 		fail(
@@ -179,9 +179,9 @@ sub unpack_upstream
 
 # --- the machine's archive --------------------------------------------------------
 
-# Suites to try after the machine's own, oldest first.  Aliases, so that no
-# code name has to be kept up to date here.
-my @newer_suites = qw(stable testing unstable);
+# The machine's own suites, and what to try after them, oldest first.  Aliases, so that
+# no code name has to be kept up to date here.
+our @suites = qw(own stable testing unstable);
 
 # The only key that is trusted.
 my $keyring = '/usr/share/keyrings/debian-archive-keyring.gpg';
@@ -199,10 +199,9 @@ sub private_apt
 		"$dir/sources");
 
 	# What the archive entries of this machine are, as apt reads them.
-	my (undef, $out) = capture(
-		'apt-get', 'indextargets',
-		'--no-release-info', '--format',
-		'$(REPO_URI) $(RELEASE) $(COMPONENT)', 'Created-By: Packages');
+	my $format = '$(REPO_URI) $(RELEASE) $(COMPONENT)';
+	my (undef, $out) = capture(qw(apt-get indextargets --no-release-info),
+		'--format', $format, 'Created-By: Packages');
 	my (%own, %main);
 	while ($out =~ /^(\S+) (\S+) main$/mg)
 	{
@@ -233,13 +232,13 @@ END
 	my @conf = ('-c', "$dir/apt.conf");
 	my $add = sub {
 		my ($suite) = @_;
-		my @entries = $suite eq 'own' ? sort keys %own : map { "$_ $suite" }
-		  sort keys %main;
+		notice("reading the lists of packages ($suite)");
+		my @entries =
+		  sort($suite eq 'own' ? keys %own : map { "$_ $suite" } keys %main);
 		spew("$dir/sources/$suite.list",
 			join('', map { "$type [signed-by=$keyring] $_ main\n" } @entries)
 		);
-		my (undef, $said) = capture('apt-get', @conf, '-q', 'update');
-		return complaints($said);
+		return complaints((capture('apt-get', @conf, '-q', 'update'))[1]);
 	};
 	return (\@conf, $add);
 }
@@ -249,7 +248,7 @@ sub complaints
 {
 	my %seen;
 	my @all = grep { /^(?:E|W|Err)/ && !$seen{$_}++ } split /\n/, $_[0];
-	return @all > 3 ? @all[ 0 .. 2 ] : @all;
+	return splice(@all, 0, 3);
 }
 
 # Versions of a package that apt's lists have.
@@ -277,7 +276,8 @@ sub best
 {
 	my ($release, @found) = @_;
 	my $rank = sub {
-		my ($upstream, $minor) = $_[0] =~ /([^_]*?(\d+))(?:-|\.orig\.)/;
+		my ($upstream, $minor) =
+		  basename($_[0]) =~ /([^_]*?(\d+))(?:-|\.orig\.)/;
 		return ($upstream // '') eq $release ? 1e9 : $minor // 0;
 	};
 	return (sort { $rank->($a) <=> $rank->($b) } @found)[-1];
@@ -297,11 +297,8 @@ sub from_archive
 	$path = fetch($package, $release) unless $path;
 	$path = eval { fetch($package, $release) } // $path
 	  unless $as_before || $path =~ /_\Q$release\E\.orig\./;
-	return {
-		%{ from_tarball($path) },
-		kind => 'archive',
-		wanted => $release
-	};
+	my $up = from_tarball($path);
+	return { %$up, kind => 'archive', wanted => $release };
 }
 
 # Fetch the orig tarball into the cache with apt, which verifies it by the archive's
@@ -313,29 +310,24 @@ sub fetch
 	  unless grep { -x "$_/apt-get" } File::Spec->path;
 	my ($conf, $add) = private_apt("$state_dir/apt", 'deb-src');
 	my @problems;
-	foreach my $suite ('own', @newer_suites)
+	foreach my $suite (@suites)
 	{
-		notice("looking for $package in "
-			  . ($suite eq 'own' ? "this machine's suites" : $suite));
 		push @problems, $add->($suite);
 		my $version = best($release, versions($conf, $package)) // next;
 
 		notice("fetching the source of $package $version");
-		my $into = scratch_dir('fetch');
-		my ($status, $out) = capture(
-			'env', '-C',
-			$into, 'apt-get',
-			@$conf, '-q',
-			'source', '--download-only',
-			'--tar-only', "$package=$version");
+		my $into = scratch_dir();
+		my ($status, $out) =
+		  capture('env', '-C', $into, 'apt-get', @$conf,
+			qw(-q source --download-only --tar-only),
+			"$package=$version");
 		my ($file) = glob("'$into'/*.orig.tar.*");
 		no_source("could not fetch the source package $package",
 			complaints($out))
 		  if $status != 0 || !$file;
 		from_tarball($file);
 		my $path = "$cache_dir/" . basename($file);
-		run('cp', $file, "$path.tmp.$$");
-		run('mv', "$path.tmp.$$", $path);
+		spew($path, slurp($file));
 		return $path;
 	}
 	no_source("could not find $package in this machine's archive",

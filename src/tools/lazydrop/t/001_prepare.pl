@@ -200,12 +200,12 @@ is( $checkout->read('.pg/tree/src/backend/main.c'),
 ScratchCheckout::write_file("$top/.pg/tree/.git/lazydrop-next",
 	$checkout->git('rev-parse', 'lazydrop/series'));
 unlink($files[0]);
-mkdir("$top/.pg/scratch-stage.1") or die "could not create directory: $!";
+mkdir("$top/.pg/scratch-stage1") or die "could not create directory: $!";
 ($status, $out) = $checkout->run('prepare');
 is($status, 0, 'a tree that was left half way is completed');
 ok(-f $files[0], 'the missing file is there');
 is( join(' ', $checkout->state),
-	'prepared.mk tree tree.key tree.overlay',
+	'prepared.mk tree tree.key',
 	'no scratch is left');
 
 # Two at once: the second one waits.
@@ -410,7 +410,7 @@ EOF
 is($status, 0, 'prepare from the archive');
 like(
 	$out,
-	qr/in this machine's suites\n.*in stable\n.*in testing\n.*in unstable\n/s,
+	qr/\(own\)\n.*\(stable\)\n.*\(testing\)\n.*\(unstable\)\n/s,
 	'suites: the machine\'s own, then newer ones up to unstable');
 ok(-f "$archive->{top}/.pg/cache/postgresql-18_18.6.orig.tar.bz2",
 	'the download is cached outside of the tree');

@@ -57,6 +57,10 @@ quietly()
 	}
 }
 
+# The long tests as well, unless the environment says otherwise.
+: "${PG_TEST_EXTRA=lazydrop_long}"
+export PG_TEST_EXTRA
+
 # Options for configure.
 options='--enable-tap-tests --enable-debug --enable-depend'
 test_options='--enable-cassert --enable-injection-points'

@@ -21,7 +21,7 @@ use IPC::Open3     qw(open3);
 
 our @EXPORT = qw($top $state_dir $tree_dir $key_file $cache_dir $quiet
   fail notice slurp spew write_if_changed sha256_file sha256_hex read_conf
-  run capture git git_in lines_of get_options take_lock scratch_dir
+  run capture git lines_of get_options take_lock scratch_dir
   make_path remove_tree basename dirname);
 
 # The checkout that this file is in, and what the tools make in it, git-ignored.
@@ -36,12 +36,15 @@ our $quiet = 0;
 
 # git hands its variables to the programs that it runs, as when a tool is called from a
 # hook; here they would lead to another repository.  And the user's settings must not
-# change what the tools write.
+# change what the tools write, nor whose the tree is: an unprivileged user's, or root's.
 delete @ENV{
 	grep { /^GIT_/ && !/^GIT_(?:AUTHOR|COMMITTER|EDITOR)/ }
 	  keys %ENV
 };
 @ENV{qw(GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM)} = ('/dev/null') x 2;
+$ENV{GIT_CONFIG_COUNT} = 3;
+@ENV{ map { ("GIT_CONFIG_KEY_$_", "GIT_CONFIG_VALUE_$_") } 0 .. 2 } =
+  qw(safe.directory * core.fsync none core.looseCompression 0);
 
 my $progname = basename($0);
 my $lock_handle;
@@ -134,19 +137,10 @@ sub capture
 	return ($? & 127 ? 256 : $? >> 8, $out);
 }
 
-# git's command in a directory, which may be another user's: a tree prepared by an
-# unprivileged user and looked at by root.
-sub git_in
-{
-	my ($dir, @args) = @_;
-	my @settings =
-	  ("safe.directory=$dir", 'core.fsync=none', 'core.looseCompression=0');
-	return ('git', '-C', $dir, (map { ('-c', $_) } @settings), @args);
-}
-
+# git in a directory.
 sub git
 {
-	return run(git_in(@_));
+	return run('git', '-C', @_);
 }
 
 # What git prints, in lines.

@@ -224,7 +224,7 @@ sub replace_tree
 		rename($git_dir, $repository)
 		  or fail("could not rename \"$git_dir\" to \"$repository\": $!");
 	}
-	capture(git_in($tree_dir, 'update-index', '-q', '--refresh'));
+	capture('git', '-C', $tree_dir, 'update-index', '-q', '--refresh');
 
 	# Find out what would be lost before the first file is touched.  A run that was
 	# interrupted has left some files as they were, and others as they were to be.
@@ -367,7 +367,7 @@ sub require_committed
 	return;
 }
 
-# Write the commits of the tree as the series.  Returns the names of the patches.
+# Write the commits of the tree as the series.
 sub export_tree
 {
 	my ($force) = @_;
@@ -401,8 +401,7 @@ sub export_tree
 	my $source = source_of($tree_dir, $base);
 	move_pin($source->{release},
 		$source->{kind} eq 'dir' ? 'unknown' : $source->{id})
-	  if $source->{kind} ne 'dir'
-	  || $source->{release} ne pinned()->{release};
+	  if $source->{release} ne pinned()->{release};
 	prepare(exported => $source);
 	notice('the series has ' . @names . ' patches');
 	return;
@@ -426,15 +425,14 @@ sub rebase_tree
 
 	notice("moving the series to PostgreSQL $release");
 	my @me = qw(-c user.name=LazyDrop -c user.email=lazydrop);
-	my ($status, $out) = capture(
-		git_in($tree_dir, @me, 'rebase', '--onto', $new, $old, 'lazydrop'));
-	print STDERR $out;
-	fail(
+	system(
+		'git', '-C', $tree_dir, @me, 'rebase',
+		'--onto', $new, $old, 'lazydrop') == 0
+	  or fail(
 		"git rebase has stopped",
 		"In .pg/tree, edit the files in conflict, then: git add FILE, git rebase --continue; or go back: git rebase --abort.",
-		"When it has finished, run: src/tools/lazydrop/export"
-	) if $status != 0;
-	export_tree(0);
+		"When it has finished, run: src/tools/lazydrop/export");
+	export_tree();
 	return;
 }
 

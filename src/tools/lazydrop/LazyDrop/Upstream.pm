@@ -271,32 +271,26 @@ sub no_source
 		  . "--with-upstream=FILE (with make: UPSTREAM=FILE).");
 }
 
-# Of a package's versions, or of its tarballs, that of the release, or else the newest.
+# Of a package's versions that of the release, or else the newest.
 sub best
 {
-	my ($release, @found) = @_;
-	my $rank = sub {
-		my ($upstream, $minor) =
-		  basename($_[0]) =~ /([^_]*?(\d+))(?:-|\.orig\.)/;
-		return ($upstream // '') eq $release ? 1e9 : $minor // 0;
-	};
-	return (sort { $rank->($a) <=> $rank->($b) } @found)[-1];
+	my ($release, @versions) = @_;
+	my $minor = sub { $_[0] =~ /(\d+)-/ ? $1 : 0 };
+	my @newest = sort { $minor->($b) <=> $minor->($a) } @versions;
+	return (grep({ /^\Q$release\E-/ } @versions), @newest)[0];
 }
 
-# Tarball of the machine's archive: the wanted release from the cache, or fetched into
-# it; another one that is cached when that is what the last prepare got for it as well,
-# or when none can be fetched.
+# Tarball of the machine's archive: the wanted release from the cache, or what the last
+# prepare got for it, or fetched into the cache.
 sub from_archive
 {
 	my ($release, $last) = @_;
 	make_path($cache_dir);
 	my $package = package_of($release);
-	my $path = best($release, glob("'$cache_dir'/${package}_*.orig.tar.*"));
-	my $as_before = ($last->{wanted} // '') eq $release;
-	return { %$last, missing => 1 } if $as_before && !$path;
-	$path = fetch($package, $release) unless $path;
-	$path = eval { fetch($package, $release) } // $path
-	  unless $as_before || $path =~ /_\Q$release\E\.orig\./;
+	my ($path) = glob("'$cache_dir'/${package}_$release.orig.tar.*");
+	$path //= $last->{path} if ($last->{wanted} // '') eq $release;
+	return { %$last, missing => 1 } if $path && !-e $path;
+	$path //= fetch($package, $release);
 	my $up = from_tarball($path);
 	return { %$up, kind => 'archive', wanted => $release };
 }

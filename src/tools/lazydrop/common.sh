@@ -29,10 +29,8 @@ only_one()
 	file=$1
 	shift
 	[ "${LAZYDROP_LOCKED-}" != "$file" ] || return 0
-	LAZYDROP_LOCKED=$file
-	export LAZYDROP_LOCKED
 	status=0
-	flock -n -E 111 -o "$file" "$0" "$@" || status=$?
+	LAZYDROP_LOCKED=$file flock -n -E 111 -o "$file" "$0" "$@" || status=$?
 	[ $status -ne 111 ] || die "another run is using \"$file\""
 	exit $status
 }
@@ -76,9 +74,7 @@ configure_in()
 	shift 3
 	if command -v ccache >/dev/null 2>&1; then
 		cc="ccache $cc"
-		CCACHE_BASEDIR=$top
-		CCACHE_NOHASHDIR=yes
-		export CCACHE_BASEDIR CCACHE_NOHASHDIR
+		export CCACHE_BASEDIR="$top" CCACHE_NOHASHDIR=yes
 	fi
 	mkdir -p "$folder"
 	wanted="$cc $* $(cksum <"$script") $(cksum <"$top/.pg/tree/configure")"

@@ -20,7 +20,7 @@ use Getopt::Long   ();
 use IPC::Open3     qw(open3);
 
 our @EXPORT = qw($top $state_dir $tree_dir $key_file $cache_dir $quiet
-  fail notice slurp spew write_if_changed sha256_file sha256_hex read_conf
+  fail notice slurp spew write_if_changed sha256_hex read_conf
   run capture git lines_of get_options take_lock scratch_dir
   make_path remove_tree basename dirname);
 
@@ -99,12 +99,6 @@ sub write_if_changed
 	return 1;
 }
 
-sub sha256_file
-{
-	my ($path) = @_;
-	return sha256_hex(slurp($path));
-}
-
 # A file of "name = value" lines, with "#" comments, as a hash reference.
 sub read_conf
 {
@@ -174,15 +168,12 @@ sub take_lock
 	return if $lock_handle;
 	mkdir($state_dir);
 	open($lock_handle, '>>', "$state_dir/lock")
-	  or fail(
-		"could not open file \"$state_dir/lock\": $!",
-		"The directory belongs to another user; remove it, or run this as that user."
-	  );
-	if (!flock($lock_handle, LOCK_EX | LOCK_NB))
-	{
-		notice("waiting for another prepare to finish");
-		flock($lock_handle, LOCK_EX) or fail("could not lock: $!");
-	}
+	  or fail("could not open file \"$state_dir/lock\": $!",
+		"Is it another user's?  Remove it, or run this as that user.");
+	flock($lock_handle, LOCK_EX | LOCK_NB)
+	  or notice('waiting for another prepare to finish')
+	  or flock($lock_handle, LOCK_EX)
+	  or fail("could not lock: $!");
 
 	# Under the lock, scratch that is there was left by a killed run.
 	remove_tree(glob("'$state_dir'/scratch-*"));

@@ -37,16 +37,13 @@ sub read_series
 	foreach my $line (slurp("$dir/series") =~ /^(?!\s*(?:#|$))(.*)$/mg)
 	{
 		$line =~ /^([a-z]+(?:-[a-z]+)*)\.patch$/
-		  or fail(
-			"bad line in \"$dir/series\": \"$line\"",
-			"A line is the name of one patch: lower-case words joined by hyphens, without numbers, and \".patch\"."
-		  );
+		  or fail("\"$line\" in \"$dir/series\" cannot be a patch's name");
 		push @names, $1;
 		fail("patch \"$line\" is listed twice in \"$dir/series\"")
 		  if $seen{$line}++;
-		fail(
-			"patch \"$line\" is listed in \"$dir/series\" but does not exist")
-		  unless -f "$dir/$line";
+		-f "$dir/$line"
+		  or
+		  fail("patch \"$line\" is listed in \"series\" but does not exist");
 	}
 	foreach my $file (map { basename($_) } glob("'$dir'/*.patch"))
 	{
@@ -147,12 +144,8 @@ sub verify_patch
 			my $here = "$where, line $hunk->{old_start}";
 			my @at = @{ shift @places };
 			fail("$here: the hunk does not apply") unless @at;
-			fail(
-				"$here: the hunk could land in "
-				  . @at
-				  . " places, at lines "
-				  . join(', ', @at),
-				'export writes each hunk with enough context.') if @at > 1;
+			my $places = @at . ' places, at lines ' . join(', ', @at);
+			fail("$here: the hunk could land in $places") if @at > 1;
 			fail("$here: the hunk applies at line $at[0] instead")
 			  if $exact && $at[0] != $hunk->{new_start};
 		}
@@ -228,16 +221,11 @@ sub write_series
 			"The subject is the patch's name: lower-case words joined by hyphens, without numbers.",
 			'Of a fixup: git rebase -i --autosquash lazydrop/upstream'
 		) unless $name =~ /^[a-z]+(?:-[a-z]+)*$/;
-		fail(
-			"two commits have the name \"$name\"",
-			'Run: git rebase -i lazydrop/upstream') if $seen{$name}++;
+		fail("two commits have the name \"$name\"") if $seen{$name}++;
 
 		$header =~ s/\n*\z//;
 		my ($problem) = header_problems($header);
-		fail(
-			"$where $problem",
-			"The commit's body is the patch's header, in DEP-3 fields: @required_fields."
-		) if $problem;
+		fail("$where $problem", "DEP-3 fields: @required_fields") if $problem;
 		spew("$dir/$name.patch",
 			"$header\n\n" . render_commit($git_dir, $commit, $name));
 		push @names, $name;
@@ -253,8 +241,7 @@ sub render_commit
 	my ($git_dir, $commit, $name) = @_;
 	my @diff_tree = qw(diff-tree -r --no-renames --no-commit-id);
 	my @more = lines_of($git_dir, @diff_tree, '--summary', $commit);
-	fail("commit \"$name\" does not only change lines of upstream's files",
-		@more, "New files are put into the checkout, at the same path.")
+	fail("commit \"$name\" does not only change upstream's files", @more)
 	  if @more;
 	my @paths = lines_of($git_dir, @diff_tree, '--name-only', $commit)
 	  or fail("commit \"$name\" changes nothing");

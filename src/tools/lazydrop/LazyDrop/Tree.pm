@@ -27,7 +27,7 @@ use LazyDrop::Common;
 use LazyDrop::Series;
 use LazyDrop::Upstream;
 
-our @EXPORT = qw(prepare prepared_release overlay_files upstream_commit
+our @EXPORT = qw(prepare source_of overlay_files upstream_commit
   init_repository import_tree export_tree rebase_tree);
 
 my $repository = "$tree_dir/.git";
@@ -44,34 +44,17 @@ my $series_tag = 'lazydrop/series';
 
 # Paths, relative to the checkout and to the tree alike, of our own files that
 # belong into the tree: everything below src, contrib and doc, except the tools
-# that make the tree, what a test run by hand, an editor or a failed merge left, and
-# what git would not follow.
+# that make the tree, what a test run by hand left, and what git would not follow.
 sub overlay_files
 {
 	my @roots = grep { -d "$top/$_" } qw(src contrib doc);
-	return sort split /\n/,
-	  run(
-		'env', '-C', $top, 'find', @roots,
-		qw/( -path src\/tools\/lazydrop -o -name tmp_check ) -prune -o ! -type d/,
-		(   map { ('!', '-name', $_) } '*~',
-			'*.sw[a-p]', '*.orig', '*.rej', '.#*', '#*', '.gitignore'),
-		'-print');
+	my @which = qw{( -path src/tools/lazydrop -o -name tmp_check ) -prune -o
+	  ! -type d ! -name .gitignore -print};
+	return sort split /\n/, run('env', '-C', $top, 'find', @roots, @which);
 }
 
 # Our tools: when these change, so may the tree that they make.
-sub tools
-{
-	return "$top/src/tools/lazydrop/meson-filter",
-	  sort glob("'$top'/src/tools/lazydrop/LazyDrop/*.pm");
-}
-
-# The release of the prepared tree.
-sub prepared_release
-{
-	return source_of($tree_dir, $base_tag)->{release};
-}
-
-# --- the history ------------------------------------------------------------------
+my @tools = glob("'$top'/src/tools/lazydrop/{meson-filter,LazyDrop/*.pm}");
 
 # A new repository, as .git of a directory, or what an older one is to be told.  Returns
 # its path.
@@ -130,14 +113,10 @@ sub upstream_commit
 	my %theirs = map { $_ => 1 }
 	  lines_of($git_dir, 'ls-tree', '-r', '--name-only', $base);
 	my ($both) = grep { $theirs{$_} } overlay_files();
-	fail(
-		"\"$up->{path}\" already has the file \"$both\" that LazyDrop adds",
-		"It must be PostgreSQL's own source, without LazyDrop's patches; a prepared tree cannot be prepared again."
-	) if $both;
+	fail("\"$up->{path}\" already has the file \"$both\" that LazyDrop adds")
+	  if $both;
 	return ($base, source_of($git_dir, $base)->{release});
 }
-
-# --- the tree ---------------------------------------------------------------------
 
 # Make the tree, or bring it up to date.  Options: those of the command, and exported (what
 # the series has just been exported for: the tree has it).  Returns whether anything was
@@ -147,11 +126,11 @@ sub prepare
 	my (%opt) = @_;
 	take_lock();
 	my $up = $opt{exported} || locate_upstream($opt{'with-upstream'});
-	my %overlay = map { $_ => sha256_file("$top/$_") } overlay_files();
+	my %overlay = map { $_ => sha256_hex(slurp("$top/$_")) } overlay_files();
 	my $have = -f $key_file ? read_conf($key_file) : {};
 	my %want = (
 		series => series_digest("$top/patches"),
-		tools => sha256_hex(map { slurp($_) } tools()),
+		tools => sha256_hex(map { slurp($_) } @tools),
 		overlay => sha256_hex(map { "$_ $overlay{$_}\n" } sort keys %overlay)
 	);
 	my $fits =
@@ -287,12 +266,11 @@ sub link_overlay
 			# Some editors, and "sed -i", replace a link by a file.
 			fail(
 				"\".pg/tree/$path\" is no link to our \"$path\", and differs from it",
-				"Edits of upstream's files are patches; see src/tools/lazydrop/README.",
-				"If it was a link, copy what you want to keep to \"$path\", and remove it."
+				"Edits of upstream's files are patches.  If it was a link, copy what is to be kept, and remove it."
 			  )
 			  if !-l $file
 			  && -e $file
-			  && sha256_file($file) ne $overlay->{$path};
+			  && sha256_hex(slurp($file)) ne $overlay->{$path};
 			unlink($file);
 			make_path(dirname($file));
 			symlink($target, $file)
@@ -323,8 +301,6 @@ sub link_overlay
 			map { "# $overlay->{$_}\n/$_\n" } sort keys %$overlay));
 	return $changed;
 }
-
-# --- import, export, rebase -------------------------------------------------------
 
 # Make the tree ready for commits in it.  Edits stay, as do branches.
 sub import_tree
@@ -418,7 +394,9 @@ sub rebase_tree
 	require_committed();
 	require_exported();
 	my $up =
-	  -e $argument ? locate_upstream($argument) : locate_release($argument);
+	  -e $argument ? locate_upstream($argument) : from_archive($argument, {});
+	fail("the archive has no PostgreSQL $argument", "It offers $up->{path}.")
+	  unless -e $argument || $up->{path} =~ /_\Q$argument\E\.orig\./;
 	my ($old) = lines_of($tree_dir, 'rev-parse', "$base_tag^{commit}");
 	my ($new, $release) = upstream_commit($repository, $up, 1);
 	fail("the series is on PostgreSQL $release already") if $new eq $old;

@@ -17,7 +17,7 @@ use File::Spec;
 
 use LazyDrop::Common;
 
-our @EXPORT = qw(locate_upstream locate_release unpack_upstream
+our @EXPORT = qw(locate_upstream from_archive unpack_upstream
   @suites source_text move_pin private_apt versions pinned);
 
 # The pin: upstream.conf as a hash reference.
@@ -30,12 +30,11 @@ sub pinned
 sub move_pin
 {
 	my ($release, $sha256) = @_;
-	my %new = (
-		package => package_of($release),
-		release => $release,
-		sha256 => $sha256);
+	my $package = package_of($release);
 	my $text = slurp("$top/upstream.conf");
-	$text =~ s/^$_ = .*/$_ = $new{$_}/m foreach keys %new;
+	$text =~ s/^package = .*/package = $package/m;
+	$text =~ s/^release = .*/release = $release/m;
+	$text =~ s/^sha256 = .*/sha256 = $sha256/m;
 	notice("upstream.conf pins PostgreSQL $release now")
 	  if write_if_changed("$top/upstream.conf", $text);
 	return;
@@ -79,17 +78,6 @@ sub locate_upstream
 	return -d $path ? from_directory($path) : from_tarball($path);
 }
 
-# The same for a release of any major version.
-sub locate_release
-{
-	my ($release) = @_;
-	my $up = from_archive($release, {});
-	fail("the archive has no PostgreSQL $release",
-		'It offers ' . basename($up->{path}) . '; name a tarball instead.')
-	  unless $up->{path} =~ /_\Q$release\E\.orig\./;
-	return $up;
-}
-
 # What is known of a source as "name = value" lines, for the key of the tree that is
 # made from it, and for its commit.
 sub source_text
@@ -104,7 +92,7 @@ sub from_tarball
 {
 	my ($path) = @_;
 	my $pin = pinned();
-	my $id = sha256_file($path);
+	my $id = sha256_hex(slurp($path));
 	fail(
 		"file \"$path\" has the name of the pinned release but not its contents",
 		"Expected SHA-256 $pin->{sha256}",
@@ -125,10 +113,8 @@ sub from_directory
 		"source tree \"$path\" has been configured in place",
 		"Run \"make distclean\" there, or name a pristine tree or a tarball."
 	) if -e "$path/config.status";
-	my $list = run(
-		'find', "$path/",
-		qw(-name .git -prune -o ! -type d), '-printf',
-		'%P %m %s %T@\n');
+	my @files = qw(-name .git -prune -o ! -type d -printf);
+	my $list = run('find', "$path/", @files, '%P %m %s %T@\n');
 	my $id = sha256_hex(sort split /^/, $list);
 	return { kind => 'dir', path => $path, id => $id };
 }
@@ -176,8 +162,6 @@ sub unpack_upstream
 	  if $release ne $pin->{release};
 	return ($dir, $release);
 }
-
-# --- the machine's archive --------------------------------------------------------
 
 # The machine's own suites, and what to try after them, oldest first.  Aliases, so that
 # no code name has to be kept up to date here.
@@ -263,12 +247,10 @@ sub versions
 sub no_source
 {
 	my ($message, @details) = @_;
-	my $pin = pinned();
+	my ($name, $release) = @{ pinned() }{qw(package release)};
 	fail($message, @details,
-			"Get PostgreSQL $pin->{release}'s source on another machine, as "
-		  . "$pin->{package}_$pin->{release}.orig.tar.bz2 from Debian or "
-		  . "postgresql-$pin->{release}.tar.bz2 from PostgreSQL, and say "
-		  . "--with-upstream=FILE (with make: UPSTREAM=FILE).");
+		"Get PostgreSQL ${release}'s source on another machine, as ${name}_$release.orig.tar.bz2 from Debian or postgresql-$release.tar.bz2 from PostgreSQL, and say --with-upstream=FILE (with make: UPSTREAM=FILE)."
+	);
 }
 
 # Of a package's versions that of the release, or else the newest.

@@ -155,29 +155,27 @@ our %plots = (
 		}
 	],
 	'scan-resistance' => [
-		(   map {
-				+{
-					kind => 'lines',
-					case => "^$_",
-					measure => 'scan',
-					title => ($_ =~ s/\\//gr) . ' the size of shared_buffers',
-					y => 'MB/s'
-				}
-			} ( 'count\(\*\); table of half',
-				'count\(\*\); table of twice',
-				'VACUUM; table of half',
-				'VACUUM; table of twice')),
 		map {
+			my ($title, @paths) = @$_;
 			+{
 				kind => 'bars',
-				case => "used $_",
-				measure => 'survives',
-				title =>
-				  "hot set, used $_, that survives a scan (times shared_buffers)",
-				strip => '(?:of | times shared_buffers.*)',
+				case => '^(?:' . join('|', @paths) . '); worker; twice',
+				measure => 'hot table left',
+				strip => '; worker; twice',
+				title => "hot table left after twice, $title",
 				y => '%'
 			}
-		} ('once', '6 times')
+		} ( [
+				'whole tables',
+				'sequential scan',
+				'parallel sequential scan',
+				'VACUUM',
+				'pg_dump',
+				'many small tables'
+			],
+			[ 'by an index', '.*index scan.*', 'index-only scan' ],
+			[ 'other reads', 'bitmap scan', 'CREATE INDEX' ],
+			[ 'writes', 'UPDATE.*', 'COPY in', 'INSERT.*' ])
 	],
 	'shared-buffers-sizing' => [
 		(   map {
@@ -202,6 +200,7 @@ my %colour = (
 	stock => '#d95f02',
 	on => '#1b9e77',
 	off => '#7570b3',
+	strict => '#a6761d',
 	'on>stock' => '#e7298a',
 	'on>off' => '#66a61e',
 	mariadb => '#666666');
@@ -209,6 +208,7 @@ my %label = (
 	stock => 'stock',
 	on => 'LazyDrop on',
 	off => 'LazyDrop off',
+	strict => 'LazyDrop strict',
 	'on>stock' => 'stock below LazyDrop',
 	'on>off' => 'LazyDrop off below on',
 	mariadb => 'MariaDB');

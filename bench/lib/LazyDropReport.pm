@@ -42,7 +42,8 @@ our @EXPORT = qw(write_report text_summary compare_results);
 
 # What was asked of the fork before it was measured.  "of", and "by" for a ratio: server,
 # shared_buffers (large is --large), case as a pattern, measure as a pattern; "less" for a
-# difference.  The median counts, or what "which" says.
+# difference; "every" for all that match instead of the first.  The median counts, or what
+# "which" says.
 my @bars = (
 	{
 		scenario => 'drop-loop',
@@ -224,26 +225,63 @@ my @bars = (
 				by => [ 'stock', '.', $_, 'throughput' ],
 				least => 0.99
 			}
-		} ('select-only', 'tpcb-like', 'evictions')));
+		} ('select-only', 'tpcb-like', 'evictions')),
+	(   map {
+			+{
+				scenario => 'scan-resistance',
+				what => "hot table left after once or twice, on: $_, %",
+				of => [ 'on', '.', "^\Q$_\E;", 'hot table left' ],
+				every => 1,
+				least => 90,
+				which => 'min'
+			}
+		} ( 'sequential scan',
+			'parallel sequential scan',
+			'VACUUM',
+			'pg_dump',
+			'index scan in order',
+			'index scan almost in order',
+			'random index scan',
+			'index-only scan',
+			'bitmap scan',
+			'many small tables',
+			'CREATE INDEX',
+			'UPDATE in one statement',
+			'UPDATE in 1000 statements',
+			'COPY in',
+			'INSERT ... SELECT')),
+	{
+		scenario => 'scan-resistance',
+		what => 'the same, strict: every path, %',
+		of => [ 'strict', '.', '', 'hot table left' ],
+		every => 1,
+		least => 90,
+		which => 'min'
+	});
 
-# The values by run of what a bar names; undefined if it was not measured.
+# The values by run of what a bar names, of the first that matches or of every one;
+# undefined if it was not measured.
 sub lookup
 {
-	my ($results, $scenario, $which) = @_;
+	my ($results, $scenario, $which, $every) = @_;
 	my ($server, $size, $case, $measure) = @$which;
 	my ($large) =
 	  ($results->{head}{$scenario}{options}[0] // '') =~ /large=(\S+)/;
 	$size = $size eq 'large' ? $large : $size;
+	my %found;
 	foreach my $key (keys_of($results, $scenario))
 	{
 		my @field = split /,/, $key, -1;
-		return $results->{values}{$key}{$server}
-		  if ($size eq '.' || $field[1] eq $size)
+		my $values = $results->{values}{$key}{$server};
+		next
+		  unless ($size eq '.' || $field[1] eq $size)
 		  && $field[2] =~ /(?:$case)/
 		  && $field[3] =~ /$measure/
-		  && $results->{values}{$key}{$server};
+		  && $values;
+		return $values unless $every;
+		$found{"$_,$key"} = $values->{$_} foreach keys %$values;
 	}
-	return;
+	return %found ? \%found : undef;
 }
 
 =pod
@@ -262,7 +300,8 @@ sub bars
 	{
 		my $options = $results->{head}{ $bar->{scenario} }{options}[0] // '';
 		next if $options =~ /quick/;
-		my $of = lookup($results, $bar->{scenario}, $bar->{of}) or next;
+		my $of = lookup($results, $bar->{scenario}, $bar->{of}, $bar->{every})
+		  or next;
 		my @seen = values %$of;
 		if ($bar->{by})
 		{
@@ -279,8 +318,11 @@ sub bars
 			  grep { exists $less->{$_} } sort keys %$of
 			  or next;
 		}
+		my $which = $bar->{which} // '';
 		my $counts =
-		  ($bar->{which} // '') eq 'max' ? max(@seen) : median(@seen);
+			$which eq 'max' ? max(@seen)
+		  : $which eq 'min' ? min(@seen)
+		  :                   median(@seen);
 		my $met =
 		  defined $bar->{least}
 		  ? $counts >= $bar->{least}
@@ -335,7 +377,7 @@ the median and the spread.\n\n";
 		my @over = grep {
 			my $s = $_;
 			$s ne 'stock' && grep { $s eq $_ } @servers
-		} qw(on off);
+		} qw(on strict off);
 		@over = () unless grep { $_ eq 'stock' } @servers;
 		my $runs = max(
 			map { scalar keys %$_ }

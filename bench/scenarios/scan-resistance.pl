@@ -2,152 +2,274 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Source: Luke Lonergan and others on pgsql-hackers, March 2007 ("buffer cache is not scan
-# resistant"): SELECT count(*) and VACUUM of a table that fits the cache and of one twice its
-# size, at several shared_buffers; large ones made scans slower, and a scan threw out what
-# others used.
+# resistant"): SELECT count(*) and VACUUM of tables that do not fit; a scan threw out what
+# others used.  Rings for sequential scans, VACUUM and bulk writes have come since.
 #
-# Asks: how fast are these scans; and how much of a hot set, nine tenths of shared_buffers,
-# used once or many times, survives a scan of 0.2, 0.3 and 2 times shared_buffers, by heap scan, by
-# index scan and by VACUUM?  It measures stock and the fork as they are.
+# Asks: how much of a hot table of 0.4 times shared_buffers, used often and then idle, is left
+# after one of twice shared_buffers was read or written once, and twice, by each access
+# path?  With io_method worker and sync.
 #
-# Expected: no difference between stock and fork.  Throughput does not fall with more
-# shared_buffers.  Heap scans of a quarter of shared_buffers and more, and VACUUM, use a
-# ring and cost the hot set nothing; index scans, and smaller heap scans, use all of it.
+# Each starts with empty buffers; the hot table is loaded and used six times by pg_prewarm,
+# and what is left of it counted with pg_buffercache.  The table has three rows in each
+# page; the index that is almost in its order has each row within 43 pages of its place;
+# the covering index, for the index-only scan, is as large as the table.  EXPLAIN is asked
+# beforehand whether the path is the one that is meant.
+#
+# Expected: stock keeps the hot set in sequential scans and VACUUM, and loses half of it or
+# all in index scans, bitmap scans and updates.  With lazydrop.scan_resistance on, at least
+# 90 % are left on every path, twice; if not in the random index scan, with strict.
 
 use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
-use Time::HiRes qw(time);
+use LazyDropCache;
 
-# 2 kB for each row, four to a page
-sub make_table
+my $shared_buffers = $opt{quick} ? '32MB' : '1GB';
+my $large = 2 * megabytes($shared_buffers);
+my $tables = 20;
+my $rows;
+
+# A name; what the planner may use; the statement; its plan; and, where it is another one
+# that EXPLAIN takes, that.  A function instead of the statement runs a program.  "clean" leaves
+# the table as it was.
+my $count = 'SELECT count(f) FROM big';
+my @path = (
+	{
+		name => 'sequential scan',
+		set => only('seqscan'),
+		sql => $count,
+		plan => qr/^ *->  Seq Scan on big/m
+	},
+	{
+		name => 'parallel sequential scan',
+		set => only('seqscan')
+		  . 'SET max_parallel_workers_per_gather = 2; SET min_parallel_table_scan_size = 0;'
+		  . 'SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;',
+		sql => $count,
+		plan => qr/Parallel Seq Scan on big/
+	},
+	{
+		name => 'VACUUM',
+		sql => 'VACUUM (DISABLE_PAGE_SKIPPING) big'
+	},
+	{
+		name => 'pg_dump',
+		sql => sub {
+			my ($node) = @_;
+			local %ENV = $node->_get_env();
+			run_program(
+				[
+					$node->installed_command('pg_dump'),
+					'-t' => 'big',
+					'-f' => '/dev/null',
+					'postgres'
+				],
+				'>' => \*STDERR,
+				'2>&1') or die "pg_dump failed\n";
+		}
+	},
+	{
+		name => 'index scan in order',
+		set => only('indexscan'),
+		sql => "$count WHERE id > 0",
+		plan => qr/^ *->  Index Scan using big_id /m
+	},
+	{
+		name => 'index scan almost in order',
+		set => only('indexscan'),
+		sql => "$count WHERE id + (r & 127) > 0",
+		plan => qr/^ *->  Index Scan using big_almost /m
+	},
+	{
+		name => 'random index scan',
+		set => only('indexscan'),
+		sql => "$count WHERE r > -2147483648",
+		plan => qr/^ *->  Index Scan using big_r /m
+	},
+	{
+		name => 'index-only scan',
+		set => only('indexscan', 'indexonlyscan')
+		  . 'SET random_page_cost = 0.1;',
+		sql => "$count WHERE id > 0",
+		plan => qr/^ *->  Index Only Scan using big_covering /m
+	},
+	{
+		name => 'bitmap scan',
+		set => only('bitmapscan'),
+		sql => "$count WHERE r > -2147483648",
+		plan => qr/^ *->  Bitmap Heap Scan on big/m
+	},
+	{
+		name => 'many small tables',
+		set => only('seqscan'),
+		sql =>
+		  join('', map { "SELECT count(f) FROM small$_;\n" } 1 .. $tables),
+		explain => 'SELECT count(f) FROM small1',
+		plan => qr/^ *->  Seq Scan on small1/m
+	},
+	{
+		name => 'CREATE INDEX',
+		sql => 'CREATE INDEX ON big (n, id)',
+		clean => 'DROP INDEX big_n_id_idx, big_n_id_idx1'
+	},
+	{
+		name => 'UPDATE in one statement',
+		set => only('seqscan'),
+		sql => 'UPDATE big SET n = n + 1',
+		plan => qr/^ *->  Seq Scan on big/m,
+		clean => 'VACUUM (FREEZE) big'
+	},
+	{
+		name => 'UPDATE in 1000 statements',
+		set => only('indexscan'),
+		sql => sub {
+			my ($node) = @_;
+			my $step = int(($rows + 999) / 1000);
+			$node->safe_psql(
+				'postgres',
+				only('indexscan') . qq{
+				DO \$\$
+				BEGIN
+					FOR i IN 0 .. 999 LOOP
+						UPDATE big SET n = n + 1 WHERE id > i * $step AND id <= (i + 1) * $step;
+						COMMIT;
+					END LOOP;
+				END \$\$});
+		},
+		explain => 'UPDATE big SET n = n + 1 WHERE id > 0 AND id <= 700',
+		plan => qr/^ *->  Index Scan using big_id /m,
+		clean => 'VACUUM (FREEZE) big'
+	},
+	{
+		name => 'COPY in',
+		before => 'CREATE TABLE copied (LIKE big) WITH (fillfactor = 45)',
+		sql => "COPY copied FROM '" . in_scratch('big.copy') . q{'},
+		clean => 'DROP TABLE copied'
+	},
+	{
+		name => 'INSERT ... SELECT',
+		before => 'CREATE TABLE copied (LIKE big) WITH (fillfactor = 45)',
+		set => only('seqscan'),
+		sql => 'INSERT INTO copied SELECT * FROM big',
+		plan => qr/^ *->  Seq Scan on big/m,
+		clean => 'DROP TABLE copied'
+	});
+
+# Stock's data directory, or the fork's, whichever was used last: both would need twice the
+# disk.
+my ($node, $of);
+
+sub prepare_tables
 {
-	my ($node, $name, $mb, $key) = @_;
-	my $rows = int($mb * 512);
+	my ($server) = @_;
+	my $build = $server eq 'stock' ? 'stock' : 'fork';
+	return if defined $of && $of eq $build;
+	discard($node) if $node;
+	$node = make_primary(
+		$server,
+		cache_settings($server),
+		%without_standbys,
+		shared_buffers => $shared_buffers,
+		max_wal_size => '1GB',
+		maintenance_work_mem => '256MB',
+		max_parallel_workers_per_gather => '0');
+	$of = $build;
+
+	# 8 rows to a page
+	my $hot = int(0.4 * 128 * megabytes($shared_buffers)) * 8;
 	$node->safe_psql(
 		'postgres', qq{
-		CREATE TABLE $name (id int $key, filler text);
-		ALTER TABLE $name ALTER filler SET STORAGE plain;
-		INSERT INTO $name SELECT i, repeat('x', 1900) FROM generate_series(1, $rows) AS i;
-		VACUUM (FREEZE, ANALYZE) $name;
+		CREATE EXTENSION pg_buffercache;
+		CREATE EXTENSION pg_prewarm;
+		CREATE TABLE hot AS SELECT i AS id, repeat('x', 950) AS f FROM generate_series(1, $hot) AS i;
+		VACUUM (FREEZE, ANALYZE) hot});
+	$rows = make_rows($node, 'big', $large);
+	my $slice = int($rows / $tables);
+	$node->safe_psql(
+		'postgres',
+		qq{
+		CREATE INDEX big_id ON big (id);
+		CREATE INDEX big_r ON big (r);
+		CREATE INDEX big_almost ON big ((id + (r & 127)));
+		ALTER TABLE big ALTER f SET STORAGE plain;
+		CREATE INDEX big_covering ON big (id) INCLUDE (f) WITH (fillfactor = 45);
+		ANALYZE big;}
+		  . join(
+			'',
+			map {
+				"CREATE TABLE small$_ WITH (fillfactor = 45) AS SELECT * FROM big WHERE id > "
+				  . ($_ - 1) * $slice
+				  . " AND id <= "
+				  . $_ * $slice
+				  . ";\nVACUUM (FREEZE, ANALYZE) small$_;\n"
+			} 1 .. $tables)
+		  . "COPY big TO '"
+		  . in_scratch('big.copy') . q{';
 		CHECKPOINT});
-	return;
-}
-
-# Megabytes each second of a statement that reads a table, again and again.
-sub scan_rate
-{
-	my ($node, $statement, $mb) = @_;
-	my $session = $node->background_psql('postgres');
-	$session->query_safe($statement);
-	my ($began, $scans) = (time, 0);
-	do
-	{
-		$session->query_safe($statement);
-		$scans++;
-	} while (time - $began < $opt{seconds} / 2);
-	my $rate = $scans * $mb / (time - $began);
-	$session->quit;
-	return $rate;
-}
-
-sub throughput_case
-{
-	my ($case) = @_;
-	my $node = make_primary(
-		$case->{server},
-		shared_buffers => $case->{size},
-		%without_standbys,
-		max_parallel_workers_per_gather => '0');
-	foreach my $factor (0.5, 2)
-	{
-		my $mb = $factor * megabytes($case->{size});
-		make_table($node, 'scanned', $mb, '');
-		my $table = $factor < 1 ? 'half the size' : 'twice the size';
-		record(
-			'scan', 'MB/s',
-			scan_rate($node, 'SELECT count(*) FROM scanned', $mb),
-			"count(*); table of $table");
-		record(
-			'scan', 'MB/s',
-			scan_rate($node, 'VACUUM (DISABLE_PAGE_SKIPPING) scanned', $mb),
-			"VACUUM; table of $table");
-		$node->safe_psql('postgres', 'DROP TABLE scanned');
-	}
-	discard($node);
-	return;
-}
-
-my $hot_size = '256MB';
-
-sub survival_case
-{
-	my ($case) = @_;
-	my $node = make_primary(
-		$case->{server},
-		shared_buffers => $case->{size},
-		%without_standbys,
-		bgwriter_lru_maxpages => '0',
-		max_parallel_workers_per_gather => '0');
-	my $mb = megabytes($case->{size});
-	make_table($node, 'hot', 0.9 * $mb, 'PRIMARY KEY');
-	$node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
-	my $by_index = sub {
-		return 'SET enable_seqscan = off; SET enable_bitmapscan = off;'
-		  . "SELECT count(filler) FROM (SELECT filler FROM $_[0] ORDER BY id);";
-	};
-	my $hot = q{SELECT count(*) FROM pg_buffercache
-		WHERE relfilenode IN (pg_relation_filenode('hot'), pg_relation_filenode('hot_pkey'))
-		AND reldatabase = (SELECT oid FROM pg_database WHERE datname = 'postgres')};
-	my %scan = (
-		'heap scan' => 'SELECT count(filler) FROM cold',
-		'index scan' => $by_index->('cold'),
-		'VACUUM' => 'VACUUM (DISABLE_PAGE_SKIPPING) cold');
-	foreach my $factor (0.2, 0.3, 2)
-	{
-		make_table($node, 'cold', $factor * $mb, 'PRIMARY KEY');
-		foreach my $name (sort keys %scan)
-		{
-			foreach my $times (1, 6)
-			{
-				# The table must not be in the cache already.
-				$node->restart;
-				$node->safe_psql('postgres', $by_index->('hot') x $times);
-				my $before = $node->safe_psql('postgres', $hot);
-				$node->safe_psql('postgres', $scan{$name});
-				record(
-					'hot set that survives',
-					'%',
-					100 * $node->safe_psql('postgres', $hot) / $before,
-					"$name of $factor times shared_buffers; hot set used "
-					  . ($times == 1 ? 'once' : "$times times"));
-			}
-		}
-		$node->safe_psql('postgres', 'DROP TABLE cold');
-	}
-	discard($node);
+	my ($pages, $index_pages) = split /\|/, $node->safe_psql(
+		'postgres', q{
+		SELECT pg_relation_size('big') / 8192, pg_relation_size('big_covering') / 8192}
+	);
+	die "the covering index has $index_pages pages, and the table $pages\n"
+	  if $index_pages < 0.9 * $pages;
 	return;
 }
 
 scenario 'scan-resistance' => (
-	seconds => sub {
-		return 5 + megabytes($_[0]{size}) / 100 + 2 * $opt{seconds};
-	},
+	seconds => 15,
 	runs => 3,
-	disk => 8,
+	disk => 18,
 	groups => sub {
-		my @compared = qw(stock on);
-		my @throughput = $opt{quick} ? ('16MB') : qw(16MB 128MB 1GB);
-		return (
-			(map { cases(\@compared, size => $_) } @throughput),
-			cases(
-				\@compared,
-				size => $opt{quick} ? '32MB' : $hot_size,
-				what => 'survival'));
+		my @compared = $opt{quick} ? qw(stock on) : qw(stock off on strict);
+		my @methods = $opt{quick} ? ('worker') : qw(worker sync);
+		my @groups;
+		foreach my $server (@compared)
+		{
+			my @cases;
+			foreach my $path (@path)
+			{
+				push @cases,
+				  {
+					server => $server,
+					size => $shared_buffers,
+					path => $path->{name},
+					method => $_,
+					case => "$path->{name}; $_"
+				  }
+				  foreach @methods;
+			}
+			push @groups, \@cases;
+		}
+		return @groups;
 	},
 	run => sub {
 		my ($case) = @_;
-		my $function = $case->{what} ? \&survival_case : \&throughput_case;
-		$function->($case);
+		my ($path) = grep { $_->{name} eq $case->{path} } @path;
+		my $set = $path->{set} // '';
+		prepare_tables($case->{server});
+		restart_as($node, $case->{server}, io_method => $case->{method});
+		$node->safe_psql('postgres', $path->{before}) if $path->{before};
+		expect_plan($node, $set, $path->{explain} // $path->{sql},
+			$path->{plan})
+		  if $path->{plan};
+		touch_hot($node, 'hot');
+
+		foreach my $times (qw(once twice))
+		{
+			ref $path->{sql}
+			  ? $path->{sql}->($node)
+			  : $node->safe_psql('postgres', $set . $path->{sql});
+			record(
+				'hot table left',
+				'%',
+				hot_left($node, 'hot'),
+				"$case->{case}; $times");
+		}
+		$node->safe_psql('postgres', $path->{clean}) if $path->{clean};
+	},
+	teardown => sub {
+		discard($node) if $node;
+		unlink in_scratch('big.copy');
+		($node, $of) = ();
 	});

@@ -1,0 +1,190 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropCache - what the scenarios about lazydrop.scan_resistance share
+
+=head1 SYNOPSIS
+
+  use LazyDropCache;
+
+  my $node = make_primary('on', cache_settings('on'), shared_buffers => '1GB');
+  make_rows($node, 'big', 2048);
+  restart_as($node, 'off', io_method => 'sync');
+  touch_hot($node, 'hot');
+  expect_plan($node, only('indexscan'), 'SELECT count(f) FROM big WHERE id > 0', qr/^Index Scan/m);
+  record('hot set left', '%', hot_left($node, 'hot'));
+
+=head1 DESCRIPTION
+
+Here a case's server, if it is not stock, is a value of lazydrop.scan_resistance: off, on or
+strict.  lazydrop.enabled is on with all of these.  So one data directory of the fork serves for
+all three.
+
+=cut
+
+package LazyDropCache;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use LazyDropBench;
+
+our @EXPORT = qw(cache_settings restart_as make_rows only expect_plan
+  touch_hot hot_left blocks_read);
+
+=pod
+
+=head1 FUNCTIONS
+
+=over
+
+=item cache_settings($server)
+
+Settings for a server, which make_primary or restart_as takes.  Stock does not know them, and
+lets them be.
+
+=item restart_as($node, $server, %settings)
+
+Restart a node, whose buffers are empty then, as another of the fork's servers, or with other
+settings.
+
+=cut
+
+sub cache_settings
+{
+	my ($server) = @_;
+	return (
+		'lazydrop.enabled' => 'on',
+		'lazydrop.scan_resistance' => $server eq 'stock' ? 'off' : $server);
+}
+
+sub restart_as
+{
+	my ($node, $server, %settings) = @_;
+	%settings = (cache_settings($server), %settings);
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+	$node->restart;
+	return;
+}
+
+=pod
+
+=item make_rows($node, $name, $megabytes)
+
+Create a table with three rows of some 1,000 bytes in each page, and space left for a new
+version of each: id counts, r is in no order, n is 0.  Returns how many rows it has.
+
+=cut
+
+sub make_rows
+{
+	my ($node, $name, $megabytes) = @_;
+	my $rows = 3 * int(128 * $megabytes);
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name WITH (fillfactor = 45) AS
+			SELECT i AS id, hashint4(i) AS r, 0 AS n, repeat('x', 950) AS f
+			FROM generate_series(1, $rows) AS i;
+		VACUUM (FREEZE, ANALYZE) $name});
+	return $rows;
+}
+
+=pod
+
+=item only(@methods)
+
+SET commands that leave the planner only these of seqscan, indexscan, indexonlyscan and
+bitmapscan.
+
+=item expect_plan($node, $set, $query, $pattern)
+
+Die unless a query's plan, after such commands, matches a pattern.
+
+=cut
+
+sub only
+{
+	my @methods = @_;
+	return join(
+		'',
+		map {
+			my $method = $_;
+			"SET enable_$method = "
+			  . ((grep { $_ eq $method } @methods) ? 'on' : 'off') . ";\n"
+		} qw(seqscan indexscan indexonlyscan bitmapscan));
+}
+
+sub expect_plan
+{
+	my ($node, $set, $query, $pattern) = @_;
+	my $plan =
+	  $node->safe_psql('postgres', "${set}EXPLAIN (COSTS off) $query");
+	die "not the plan that is to be measured: $plan\n"
+	  unless $plan =~ $pattern;
+	return;
+}
+
+=pod
+
+=item touch_hot($node, $table), hot_left($node, $table)
+
+Use each page of a table often enough for the highest usage count; how many per cent of the
+table are in shared_buffers.
+
+=cut
+
+sub touch_hot
+{
+	my ($node, $table) = @_;
+	$node->safe_psql('postgres',
+		"SELECT pg_prewarm('$table', 'buffer');\n" x 6);
+	my $left = hot_left($node, $table);
+	die "only $left% of \"$table\" are in shared_buffers\n" if $left < 99.9;
+	return;
+}
+
+sub hot_left
+{
+	my ($node, $table) = @_;
+	return $node->safe_psql(
+		'postgres', qq{
+		SELECT 100.0 * count(*) / (pg_relation_size('$table') / 8192)
+		FROM pg_buffercache
+		WHERE relfilenode = pg_relation_filenode('$table') AND relforknumber = 0
+			AND reldatabase = (SELECT oid FROM pg_database WHERE datname = 'postgres')}
+	);
+}
+
+=pod
+
+=item blocks_read($node, $set, $query)
+
+Run a query, and return how many blocks were not in shared_buffers.
+
+=cut
+
+sub blocks_read
+{
+	my ($node, $set, $query) = @_;
+	my $plan = $node->safe_psql('postgres',
+		"${set}EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) $query");
+
+	# that of the topmost node, which has those of all others
+	my ($blocks) = $plan =~ /"Shared Read Blocks": (\d+)/
+	  or die "no count of blocks in: $plan\n";
+	return $blocks;
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

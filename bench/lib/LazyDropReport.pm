@@ -257,6 +257,20 @@ my @bars = (
 		every => 1,
 		least => 90,
 		which => 'min'
+	},
+	{
+		scenario => 'free-buffers',
+		what => 'blocks read by the second scan of what fits, on',
+		of => [ 'on', 'large', '', 'by the second' ],
+		most => 0,
+		which => 'max'
+	},
+	{
+		scenario => 'free-buffers',
+		what => 'hot table left after two such scans, on, %',
+		of => [ 'on', 'large', '', 'hot table left' ],
+		least => 99,
+		which => 'min'
 	});
 
 # The values by run of what a bar names, of the first that matches or of every one;

@@ -259,6 +259,48 @@ my @bars = (
 		which => 'min'
 	},
 	{
+		scenario => 'oltp-beside-scan',
+		what =>
+		  'hit ratio, exponent 0.8, beside a scan: on, less stock, points',
+		of => [ 'on', '.', '0.8; beside', 'hit ratio' ],
+		less => [ 'stock', '.', '0.8; beside', 'hit ratio' ],
+		least => 5
+	},
+	{
+		scenario => 'oltp-beside-scan',
+		what =>
+		  'hit ratio, exponent 1.1, beside a scan: on, less stock, points',
+		of => [ 'on', '.', '1.1; beside', 'hit ratio' ],
+		less => [ 'stock', '.', '1.1; beside', 'hit ratio' ],
+		least => 0
+	},
+	(   map {
+			(   {
+					scenario => 'oltp-beside-scan',
+					what =>
+					  "hit ratio, exponent $_, on: beside a scan, less alone, points",
+					of => [ 'on', '.', "$_; beside", 'hit ratio' ],
+					less => [ 'on', '.', "$_; alone", 'hit ratio' ],
+					least => -2
+				},
+				{
+					scenario => 'oltp-beside-scan',
+					what =>
+					  "hit ratio, exponent $_, alone: on, less stock, points",
+					of => [ 'on', '.', "$_; alone", 'hit ratio' ],
+					less => [ 'stock', '.', "$_; alone", 'hit ratio' ],
+					least => 0
+				},
+				{
+					scenario => 'oltp-beside-scan',
+					what =>
+					  "reads by key, exponent $_, alone: tps of on : stock",
+					of => [ 'on', '.', "$_; alone", 'throughput' ],
+					by => [ 'stock', '.', "$_; alone", 'throughput' ],
+					least => 0.99
+				})
+		} (0.8, 1.1)),
+	{
 		scenario => 'free-buffers',
 		what => 'blocks read by the second scan of what fits, on',
 		of => [ 'on', 'large', '', 'by the second' ],

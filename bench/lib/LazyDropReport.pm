@@ -313,7 +313,43 @@ my @bars = (
 		of => [ 'on', 'large', '', 'hot table left' ],
 		least => 99,
 		which => 'min'
-	});
+	},
+	(   map {
+			my $server = $_;
+			(   (   map {
+						+{
+							scenario => 'scan-resistance-cost',
+							what =>
+							  "no scan to resist, $_: rate of $server : stock",
+							of => [ $server, '.', "^\Q$_\E\$", 'throughput' ],
+							by => [ 'stock', '.', "^\Q$_\E\$", 'throughput' ],
+							least => 0.99
+						}
+					} ( 'select-only; cached',
+						'tpcb-like; cached',
+						'select-only; 4 times',
+						'tpcb-like; 4 times',
+						'count(*); half',
+						'count(*); twice',
+						'VACUUM; half',
+						'VACUUM; twice',
+						'CREATE INDEX')),
+				{
+					scenario => 'scan-resistance-cost',
+					what => "pgbench -i, s of $server : stock",
+					of => [ $server, '.', '^pgbench -i', 'duration' ],
+					by => [ 'stock', '.', '^pgbench -i', 'duration' ],
+					most => 1.01
+				},
+				{
+					scenario => 'scan-resistance-cost',
+					what =>
+					  "page found in a buffer: instructions of $server, less stock's",
+					of => [ $server, '.', '', 'found in a buffer' ],
+					less => [ 'stock', '.', '', 'found in a buffer' ],
+					most => 0.5
+				})
+		} qw(on off)));
 
 # The values by run of what a bar names, of the first that matches or of every one;
 # undefined if it was not measured.

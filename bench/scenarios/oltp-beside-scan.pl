@@ -18,7 +18,7 @@
 #
 # for either exponent, and the row from multiplying k by a prime modulo n.  The same numbers are
 # drawn in SQL beforehand, eight for each page, and pgbench runs as long as it does later, so that
-# what is measured is a steady state.  The scan reads 64 MB a second, in transactions of
+# what is measured is a steady state.  The scan reads 128 MB a second, in transactions of
 # 1 MB, so that it is the same load for all.  A server that makes fewer reads by key has more of
 # the scan for each; how many there were for a page of the scan is recorded, too (the simulation
 # had four).
@@ -193,7 +193,7 @@ scenario 'oltp-beside-scan' => (
 			'-M' => 'prepared',
 			'-D' => 'at=0',
 			'-c' => 1,
-			'-R' => 64,
+			'-R' => 128,
 			'-T' => 4 * $opt{seconds} + 3) if $case->{beside};
 		read_by_key($node, $s);
 		my ($hit, $read) = counters($node);

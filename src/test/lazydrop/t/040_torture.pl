@@ -109,7 +109,8 @@ sub draw_settings
 		'lazydrop.pass_delay' => draw(0, '50ms', '1s', '30s'),
 		'lazydrop.scan_limit' => draw(0, '32MB'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
-		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'));
+		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'),
+		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'));
 	# Without full page writes, a page may be found as it was left after the record
 	# that is checked, when it was truncated and came back.
 	$c{wal_consistency_checking} = '' if $c{full_page_writes} eq 'off';
@@ -367,6 +368,7 @@ my %fault = (
 				'lazydrop.defer_files' => draw('on', 'on', 'off'),
 				'lazydrop.pass_delay' => draw(0, '100ms', '1s', '60s'),
 				'lazydrop.removal_rate' => draw(0, '1MB', '50MB'),
+				'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
 				'bgwriter_lru_maxpages' => draw(0, 100, 1000));
 			$node->append_conf('postgresql.conf',
 				join('', map { "$_ = $new{$_}\n" } sort keys %new));

@@ -44,6 +44,29 @@ SELECT pg_stat_get_lazydrop();
 CREATE VIEW pg_stat_lazydrop AS
 	SELECT * FROM pg_stat_get_lazydrop();
 
+CREATE FUNCTION pg_stat_get_lazydrop_cache(
+	OUT scan_resistance text,
+	OUT buffers bigint,
+	OUT main bigint,
+	OUT probation bigint,
+	OUT loads bigint,
+	OUT ring_loads bigint,
+	OUT free_loads bigint,
+	OUT bulk_loads bigint,
+	OUT ghost_hits bigint,
+	OUT promotions bigint,
+	OUT demotions bigint,
+	OUT resets bigint,
+	OUT evictions bigint,
+	OUT fallbacks bigint,
+	OUT stats_reset timestamp with time zone)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop_cache'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_stat_lazydrop_cache AS
+	SELECT * FROM pg_stat_get_lazydrop_cache();
+
 CREATE FUNCTION pg_lazydrop_get_pending(
 	OUT tablespace oid,
 	OUT database oid,
@@ -68,12 +91,16 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 -- What is pending tells what others have dropped: it is for monitoring.
 REVOKE ALL ON FUNCTION pg_stat_get_lazydrop() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pg_stat_get_lazydrop_cache() FROM PUBLIC;
 REVOKE ALL ON FUNCTION pg_lazydrop_get_pending() FROM PUBLIC;
 REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;
+REVOKE ALL ON pg_stat_lazydrop_cache FROM PUBLIC;
 REVOKE ALL ON pg_lazydrop_pending FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop_cache() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION pg_lazydrop_get_pending() TO pg_monitor;
 GRANT SELECT ON pg_stat_lazydrop TO pg_monitor;
+GRANT SELECT ON pg_stat_lazydrop_cache TO pg_monitor;
 GRANT SELECT ON pg_lazydrop_pending TO pg_monitor;
 
 -- These act on the whole server.

@@ -32,11 +32,13 @@ PG_MODULE_MAGIC_EXT(
 );
 
 PG_FUNCTION_INFO_V1(pg_stat_get_lazydrop);
+PG_FUNCTION_INFO_V1(pg_stat_get_lazydrop_cache);
 PG_FUNCTION_INFO_V1(pg_lazydrop_get_pending);
 PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 
 #define NUM_STAT_COLUMNS	24
+#define NUM_CACHE_COLUMNS	15
 #define NUM_PENDING_COLUMNS	9
 
 /*
@@ -134,6 +136,43 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 	}
 	values[i++] = TimestampTzGetDatum(stats.stats_reset);
 	Assert(i == NUM_STAT_COLUMNS);
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+}
+
+/*
+ * One row: what the buffer cache's policy has, and has done.
+ */
+Datum
+pg_stat_get_lazydrop_cache(PG_FUNCTION_ARGS)
+{
+	LazyDropCacheStats stats;
+	TupleDesc	tupdesc;
+	Datum		values[NUM_CACHE_COLUMNS];
+	bool		nulls[NUM_CACHE_COLUMNS] = {0};
+	int			i = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE ||
+		tupdesc->natts != NUM_CACHE_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_stat_get_lazydrop_cache");
+	GetRoutines()->get_cache_stats(&stats);
+
+	values[i++] = CStringGetTextDatum(stats.scan_resistance);
+	values[i++] = Int64GetDatum(stats.buffers);
+	values[i++] = Int64GetDatum(stats.main);
+	values[i++] = Int64GetDatum(stats.probation);
+	values[i++] = Int64GetDatum(stats.loads);
+	values[i++] = Int64GetDatum(stats.ring_loads);
+	values[i++] = Int64GetDatum(stats.free_loads);
+	values[i++] = Int64GetDatum(stats.bulk_loads);
+	values[i++] = Int64GetDatum(stats.ghost_hits);
+	values[i++] = Int64GetDatum(stats.promotions);
+	values[i++] = Int64GetDatum(stats.demotions);
+	values[i++] = Int64GetDatum(stats.resets);
+	values[i++] = Int64GetDatum(stats.evictions);
+	values[i++] = Int64GetDatum(stats.fallbacks);
+	values[i++] = TimestampTzGetDatum(stats.stats_reset);
+	Assert(i == NUM_CACHE_COLUMNS);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

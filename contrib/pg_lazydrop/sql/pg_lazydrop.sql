@@ -2,6 +2,7 @@ CREATE EXTENSION pg_lazydrop;
 
 \dx+ pg_lazydrop
 \d+ pg_stat_lazydrop
+\d+ pg_stat_lazydrop_cache
 \d+ pg_lazydrop_pending
 
 -- One row, and what SHOW lazydrop.stats shows: nothing happens meanwhile.
@@ -26,9 +27,20 @@ FROM pg_stat_lazydrop, (SELECT current_setting('lazydrop.stats')::jsonb AS s) AS
 EXECUTE differences;
 EXECUTE others;
 
+-- The buffer cache's, which are not counted while lazydrop.scan_resistance is off.
+SELECT key, s.value AS setting, v.value AS view
+FROM jsonb_each(current_setting('lazydrop.cache_stats')::jsonb) AS s
+  FULL JOIN (SELECT key, value
+             FROM pg_stat_lazydrop_cache AS c, LATERAL jsonb_each(to_jsonb(c))) AS v USING (key)
+WHERE s.value IS DISTINCT FROM v.value;
+SELECT scan_resistance, buffers = (SELECT setting::int8 FROM pg_settings WHERE name = 'shared_buffers') AS buffers,
+       main, probation = buffers AS probation, loads, evictions
+FROM pg_stat_lazydrop_cache;
+
 -- Counters start anew.
 SELECT stats_reset AS reset_before FROM pg_stat_lazydrop \gset
 SELECT pg_stat_lazydrop_reset();
+SELECT stats_reset > :'reset_before' AS reset_cache FROM pg_stat_lazydrop_cache;
 SELECT stats_reset > :'reset_before' AS reset, deferred_relations, passes, headers_visited,
        last_pass, last_pass_time, last_pass_headers, last_pass_buffers
 FROM pg_stat_lazydrop;
@@ -102,13 +114,16 @@ CREATE ROLE regress_lazydrop_operator;
 GRANT EXECUTE ON FUNCTION pg_lazydrop_drain, pg_stat_lazydrop_reset TO regress_lazydrop_operator;
 SET ROLE regress_lazydrop_nobody;
 SELECT count(*) FROM pg_stat_lazydrop;
+SELECT count(*) FROM pg_stat_lazydrop_cache;
 SELECT count(*) FROM pg_lazydrop_pending;
 SELECT pg_stat_get_lazydrop();
+SELECT pg_stat_get_lazydrop_cache();
 SELECT pg_lazydrop_get_pending();
 SELECT pg_lazydrop_drain();
 SELECT pg_stat_lazydrop_reset();
 SET ROLE regress_lazydrop_monitor;
 SELECT count(*) FROM pg_stat_lazydrop;
+SELECT count(*) FROM pg_stat_lazydrop_cache;
 SELECT count(*) FROM pg_lazydrop_pending;
 SELECT pg_lazydrop_drain();
 SELECT pg_stat_lazydrop_reset();

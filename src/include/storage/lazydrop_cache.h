@@ -16,9 +16,9 @@
 #define LAZYDROP_CACHE_H
 
 #include "access/xact.h"
-#include "datatype/timestamp.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
+#include "storage/lazydrop_stats.h"
 
 /* values of lazydrop.scan_resistance, in the order of its options */
 typedef enum LazyDropScanResistance
@@ -29,27 +29,6 @@ typedef enum LazyDropScanResistance
 } LazyDropScanResistance;
 
 extern PGDLLIMPORT int lazydrop_scan_resistance;
-
-/* What the policy has and has done, as lazydrop.cache_stats shows it. */
-typedef struct LazyDropCacheStats
-{
-	const char *scan_resistance;	/* the setting, in this process */
-	int64		buffers;		/* shared_buffers */
-	int64		main;			/* of these, in the main class */
-	int64		probation;		/* all others, free ones among them */
-	int64		loads;			/* pages put into a buffer, without a ring */
-	int64		ring_loads;		/* the same, with one */
-	int64		free_loads;		/* of these, into a free buffer instead of the
-								 * ring */
-	int64		bulk_loads;		/* of loads, by transactions that read much */
-	int64		ghost_hits;		/* loads of what had been evicted recently */
-	int64		promotions;		/* from probation to main */
-	int64		demotions;		/* from main to probation */
-	int64		resets;			/* usage counts set back after a burst of pins */
-	int64		evictions;		/* victims that the policy has chosen */
-	int64		fallbacks;		/* searches that it left to the clock sweep */
-	TimestampTz stats_reset;
-} LazyDropCacheStats;
 
 /* start-up */
 extern Size LazyDropCacheShmemSize(void);

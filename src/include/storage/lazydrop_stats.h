@@ -57,6 +57,30 @@ typedef struct LazyDropStats
 } LazyDropStats;
 
 /*
+ * What the buffer cache's policy has and has done (see lazydrop_cache.h): all that
+ * lazydrop.cache_stats and pg_stat_lazydrop_cache show.
+ */
+typedef struct LazyDropCacheStats
+{
+	const char *scan_resistance;	/* the setting, in this process */
+	int64		buffers;		/* shared_buffers */
+	int64		main;			/* of these, in the main class */
+	int64		probation;		/* all others, free ones among them */
+	int64		loads;			/* pages put into a buffer, without a ring */
+	int64		ring_loads;		/* the same, with one */
+	int64		free_loads;		/* of these, into a free buffer instead of the
+								 * ring */
+	int64		bulk_loads;		/* of loads, by transactions that read much */
+	int64		ghost_hits;		/* loads of what had been evicted recently */
+	int64		promotions;		/* from probation to main */
+	int64		demotions;		/* from main to probation */
+	int64		resets;			/* usage counts set back after a burst of pins */
+	int64		evictions;		/* victims that the policy has chosen */
+	int64		fallbacks;		/* searches that it left to the clock sweep */
+	TimestampTz stats_reset;
+} LazyDropCacheStats;
+
+/*
  * An entry, as pg_lazydrop_pending shows it.
  */
 typedef struct LazyDropPending
@@ -73,12 +97,13 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* to be raised when one of the structs changes, or what a function does */
-#define LAZYDROP_ROUTINES_VERSION	1
+#define LAZYDROP_ROUTINES_VERSION	2
 
 typedef struct LazyDropRoutines
 {
 	int			version;
 	void		(*get_stats) (LazyDropStats *stats);
+	void		(*get_cache_stats) (LazyDropCacheStats *stats);
 	LazyDropPending *(*get_pending) (int *npending);
 	bool		(*drain) (int64 timeout_ms);
 	void		(*reset_stats) (void);

@@ -548,7 +548,8 @@ sub manual_queries
 
 =item monitoring_queries()
 
-Those of the files of contrib/pg_lazydrop for monitoring systems, by the file's name.
+Those of the files of contrib/pg_lazydrop for monitoring systems, by the file's name, and
+those of lazydrop_exporter.yml also by the name of their metrics.
 
 =cut
 
@@ -556,11 +557,13 @@ sub monitoring_queries
 {
 	my $directory = dirname(__FILE__) . '/../../../contrib/pg_lazydrop';
 	my $exporter = slurp_file("$directory/lazydrop_exporter.yml");
-	my ($query) = $exporter =~ /^ +query: \|\n((?: {4}.*\n)+)/m;
-	croak 'there is no query in lazydrop_exporter.yml' if !defined $query;
-	return (
-		'lazydrop_check.sql' => slurp_file("$directory/lazydrop_check.sql"),
-		'lazydrop_exporter.yml' => $query);
+	my %queries =
+	  ('lazydrop_check.sql' => slurp_file("$directory/lazydrop_check.sql"));
+	$queries{"lazydrop_exporter.yml $1"} = $2
+	  while $exporter =~
+	  /^(\w+):\n(?: {2}\w.*\n)*? +query: \|\n((?: {4}.*\n)+)/mg;
+	croak 'there is no query in lazydrop_exporter.yml' if keys %queries < 2;
+	return %queries;
 }
 
 =pod

@@ -140,7 +140,8 @@ LazyDropGetPending(int *npending)
 }
 
 /*
- * Set all counters to zero and forget the last pass.  What is pending stays.
+ * Set all counters to zero, the buffer cache's among them, and forget the last pass.
+ * What is pending stays.
  */
 void
 LazyDropResetStats(void)
@@ -162,6 +163,7 @@ LazyDropResetStats(void)
 	LazyDropCtl->last_pass_buffers = 0;
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();
 	LWLockRelease(&LazyDropCtl->lock);
+	LazyDropCacheResetStats();
 }
 
 static void
@@ -287,6 +289,7 @@ LazyDropShowCacheStats(void)
 static const LazyDropRoutines routines = {
 	.version = LAZYDROP_ROUTINES_VERSION,
 	.get_stats = LazyDropGetStats,
+	.get_cache_stats = LazyDropCacheGetStats,
 	.get_pending = LazyDropGetPending,
 	.drain = LazyDropDrain,
 	.reset_stats = LazyDropResetStats,

@@ -1,9 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # The manual against the server.  It describes every setting with its default, every
-# key of lazydrop.stats, every column of the views and every wait event, and none that
-# does not exist.  ("make docs" validates the markup.)  The links in README, and the
-# settings that it names, exist.
+# key of lazydrop.stats and lazydrop.cache_stats, every column of the views and every
+# wait event, and none that does not exist.  ("make docs" validates the markup.)  The
+# links in README, and the settings that it names, exist.  lazydrop_exporter.yml
+# describes every metric that its queries return.
 
 use strict;
 use warnings FATAL => 'all';
@@ -48,11 +49,13 @@ sub is_same_set
 my @settings = lines(
 	q{SELECT name FROM pg_settings WHERE name LIKE 'lazydrop.%' ORDER BY name}
 );
+# pg_settings leaves these out.
+my @shown = ('lazydrop.stats', 'lazydrop.cache_stats');
 is_same_set(
 	[ $chapter =~ /<varlistentry id="guc-\S+" xreflabel="([^"]+)">/g ],
-	[ @settings, 'lazydrop.stats' ],
+	[ @settings, @shown ],
 	'settings in the manual');
-my %setting = map { $_ => 1 } @settings, 'lazydrop.stats';
+my %setting = map { $_ => 1 } @settings, @shown;
 my %named = map { $_ => 1 } $readme =~ /`(lazydrop\.\w+)/g;
 cmp_ok(scalar(keys %named), '>=', 2, 'README names settings');
 is_deeply([ sort grep { !$setting{$_} } keys %named ],
@@ -85,7 +88,7 @@ foreach my $name (@settings)
 		"and when it takes effect");
 }
 
-# --- lazydrop.stats -----------------------------------------------------------------------------
+# --- lazydrop.stats and lazydrop.cache_stats ----------------------------------------------------
 
 my @keys =
   keys %{ decode_json($node->safe_psql('postgres', 'SHOW lazydrop.stats')) };
@@ -101,10 +104,21 @@ is_same_set(
 			  WHERE attrelid = 'pg_stat_lazydrop'::regclass AND attnum > 0})
 	],
 	'keys of lazydrop.stats are the columns of pg_stat_lazydrop');
+my @cache_keys = keys
+  %{ decode_json($node->safe_psql('postgres', 'SHOW lazydrop.cache_stats')) };
+is_same_set(
+	\@cache_keys,
+	[
+		lines(
+			q{SELECT attname FROM pg_attribute
+			  WHERE attrelid = 'pg_stat_lazydrop_cache'::regclass AND attnum > 0})
+	],
+	'keys of lazydrop.cache_stats are the columns of pg_stat_lazydrop_cache');
 
 # --- views ------------------------------------------------------------------------------------------
 
-foreach my $view ('pg_stat_lazydrop', 'pg_lazydrop_pending')
+foreach my $view ('pg_stat_lazydrop', 'pg_stat_lazydrop_cache',
+	'pg_lazydrop_pending')
 {
 	my @columns = lines(
 		qq{SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute
@@ -166,6 +180,31 @@ foreach my $id (sort keys %query)
 	is("$status $err", '0 ', "$id runs");
 	note $out;
 }
+
+# --- metrics -----------------------------------------------------------------------------------------
+
+# What a query of the exporter returns has a description.
+my $exporter = slurp_file("$top/contrib/pg_lazydrop/lazydrop_exporter.yml");
+my %metrics;
+foreach my $part (split /^(?=\w)/m, $exporter)
+{
+	my ($name) = $part =~ /^(\w+):/ or next;
+	$metrics{$name} = [ $part =~ /^ {4}- (\w+):/mg ];
+	my $query = $query{"lazydrop_exporter.yml $name"};
+	ok(defined $query, "there is a query for $name") or next;
+	is_same_set(
+		$metrics{$name},
+		[
+			lines(
+				"SELECT key FROM ($query) AS q, LATERAL json_each(to_json(q))"
+			)
+		],
+		"metrics of $name are what its query returns");
+}
+is_same_set(
+	$metrics{pg_lazydrop_cache},
+	[ grep { $_ ne 'stats_reset' } @cache_keys ],
+	'and those of the buffer cache are the keys of lazydrop.cache_stats');
 
 $node->stop;
 done_testing();

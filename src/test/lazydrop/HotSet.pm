@@ -1,0 +1,194 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+HotSet - a table that is used often, and what is left of it in shared_buffers
+
+=head1 DESCRIPTION
+
+For the tests of lazydrop.scan_resistance, 080 to 082.  The table is called "hot".
+
+=cut
+
+package HotSet;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Carp;
+use Exporter 'import';
+use JSON::PP;
+use LazyDropUtils qw(start_quiet_node);
+use Test::More;
+
+our @EXPORT_OK =
+  qw(start_cache_node buffers create_table use_often warm share_left is_still_hot
+  cached cache_stats classes_add_up);
+
+=pod
+
+=over
+
+=item start_cache_node($name, %settings)
+
+A server with the extensions that are needed here, which writes no page before it has to.
+
+=cut
+
+sub start_cache_node
+{
+	my ($name, %settings) = @_;
+	my $node = start_quiet_node(
+		$name,
+		'lazydrop.scan_resistance' => 'off',
+		'max_parallel_workers_per_gather' => '0',
+		'max_wal_size' => '4GB',
+		%settings);
+	$node->safe_psql('postgres', "CREATE EXTENSION $_")
+	  foreach qw(pg_buffercache pg_prewarm);
+	return $node;
+}
+
+=pod
+
+=item buffers($node)
+
+How many buffers it has.
+
+=cut
+
+sub buffers
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres',
+		q{SELECT setting FROM pg_settings WHERE name = 'shared_buffers'});
+}
+
+=pod
+
+=item create_table($node, $name, $pages)
+
+Create a table of about so many pages, with columns id, in the order of the table, r, at
+random, and f, which takes a kilobyte.  Half of each page is free.
+
+=cut
+
+sub create_table
+{
+	my ($node, $name, $pages) = @_;
+	my $rows = $pages * 4;
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name (id int, r int, f text) WITH (fillfactor = 55);
+		INSERT INTO $name SELECT i, (random() * 1e9)::int, repeat('f', 950)
+			FROM generate_series(1, $rows) AS i;
+		VACUUM (ANALYZE) $name});
+	return;
+}
+
+=pod
+
+=item use_often($node)
+
+Use the hot table six times.
+
+=item warm($node)
+
+Empty shared_buffers first.  That does not make free ones of them.
+
+=cut
+
+sub use_often
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres',
+		q{SELECT count(pg_prewarm('hot', 'buffer')) FROM generate_series(1, 6)}
+	);
+	return;
+}
+
+sub warm
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	use_often($node);
+	return;
+}
+
+=pod
+
+=item cached($node, $table)
+
+How many pages of a table are in shared_buffers.
+
+=item share_left($node), is_still_hot($node, $what)
+
+How much of the hot table is there, in per cent; it must be 90 or more.
+
+=cut
+
+sub cached
+{
+	my ($node, $table) = @_;
+	return $node->safe_psql(
+		'postgres', qq{
+		SELECT count(*) FROM pg_buffercache
+		WHERE relfilenode = pg_relation_filenode('$table') AND relforknumber = 0
+			AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())}
+	);
+}
+
+sub share_left
+{
+	my ($node) = @_;
+	my $pages = $node->safe_psql('postgres',
+		q{SELECT pg_relation_size('hot') / current_setting('block_size')::int}
+	);
+	return int(1000 * cached($node, 'hot') / $pages) / 10;
+}
+
+sub is_still_hot
+{
+	my ($node, $what) = @_;
+	return cmp_ok(share_left($node), '>=', 90,
+		"$what: the hot table is left");
+}
+
+=pod
+
+=item cache_stats($node)
+
+The counters of lazydrop.cache_stats, as a hash reference.
+
+=item classes_add_up($node, $what)
+
+Each buffer must be in one of the classes.
+
+=cut
+
+sub cache_stats
+{
+	my ($node) = @_;
+	return decode_json(
+		$node->safe_psql('postgres', 'SHOW lazydrop.cache_stats'));
+}
+
+sub classes_add_up
+{
+	my ($node, $what) = @_;
+	my $stats = cache_stats($node);
+	return is_deeply(
+		[ $stats->{buffers}, $stats->{main} + $stats->{probation} ],
+		[ (buffers($node)) x 2 ],
+		"$what: each buffer has a class");
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

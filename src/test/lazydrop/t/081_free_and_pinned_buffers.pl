@@ -1,0 +1,309 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# lazydrop.scan_resistance at the ends of the scale: while there are free buffers, a scan that
+# has a ring takes those, and a table that fits is read from disk once; when all of them are
+# pinned, there is the error of stock PostgreSQL, and no hang.  Between these, what
+# lazydrop.cache_stats counts.  And values that are not allowed.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use HotSet
+  qw(start_cache_node buffers create_table use_often warm is_still_hot cached cache_stats classes_add_up);
+use LazyDropUtils qw(reload_with wait_for_nothing stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_cache_node('node');
+my $pool = buffers($node);
+my $file = PostgreSQL::Test::Utils::tempdir() . '/middle.copy';
+my $block = $node->safe_psql('postgres', 'SHOW block_size');
+create_table($node, 'hot', int($pool * 0.4));
+create_table($node, 'middle', int($pool / 3));
+create_table($node, 'big', $pool * 2);
+$node->safe_psql('postgres',
+	"CREATE INDEX big_id ON big (id); CREATE TABLE target (LIKE middle); COPY middle TO '$file'"
+);
+
+# Blocks that a query reads from files.
+sub blocks_read
+{
+	my ($query) = @_;
+	my $plan = $node->safe_psql('postgres',
+		"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) $query"
+	);
+	return $plan =~ /^ *Buffers: shared.* read=(\d+)/m ? $1 : 0;
+}
+
+# Restart, so that all buffers are free but for those of the hot table.
+sub restart_with
+{
+	my ($mode) = @_;
+	$node->append_conf('postgresql.conf', "lazydrop.scan_resistance = $mode");
+	$node->restart;
+	use_often($node);
+	return;
+}
+
+my $scan = 'SELECT count(f) FROM middle';
+my $index_scan =
+  'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(f) FROM big WHERE id > 0';
+my $pages =
+  $node->safe_psql('postgres', "SELECT pg_relation_size('middle') / $block");
+cmp_ok($pages, '>', $pool / 4, 'a table for which a scan has a ring');
+
+# --- free buffers ----------------------------------------------------------------------------
+
+restart_with('off');
+is(blocks_read($scan), $pages, 'off: a table is read');
+cmp_ok(blocks_read($scan), '>', $pages / 2, 'off: and read again');
+
+foreach my $mode ('on', 'strict')
+{
+	restart_with($mode);
+	my $before = cache_stats($node);
+	is(blocks_read($scan), $pages, "$mode: a table is read");
+	is(blocks_read($scan), 0, "$mode: and is there");
+	is_still_hot($node, "$mode, after that");
+	my $after = cache_stats($node);
+	cmp_ok($after->{free_loads} - $before->{free_loads},
+		'>=', $pages, "$mode: into free buffers");
+	cmp_ok($after->{ring_loads} - $before->{ring_loads},
+		'>=', $pages, "$mode: as by a ring");
+	is($after->{evictions}, $before->{evictions}, "$mode: without a victim");
+
+	# pages of it are the first to go
+	$node->safe_psql('postgres', $index_scan);
+	cmp_ok(cached($node, 'middle'),
+		'<', $pages / 2, "$mode: it makes room for others");
+	is_still_hot($node, "$mode, after an index scan");
+
+	restart_with($mode);
+	$node->safe_psql('postgres', "COPY target FROM '$file'");
+	my $new = $node->safe_psql('postgres',
+		"SELECT pg_relation_size('target') / $block");
+	is(cached($node, 'target'), $new, "$mode: COPY leaves its pages");
+	is_still_hot($node, "$mode, after COPY");
+	$node->safe_psql('postgres', 'TRUNCATE target');
+	wait_for_nothing($node);
+
+	# a ring of 32 buffers
+	restart_with($mode);
+	$node->safe_psql('postgres',
+		q{VACUUM (DISABLE_PAGE_SKIPPING, BUFFER_USAGE_LIMIT '256kB', INDEX_CLEANUP off) big}
+	);
+	cmp_ok(cached($node, 'big'), '<=', 64, "$mode: VACUUM keeps to its ring");
+}
+
+# --- what is counted ---------------------------------------------------------------------------
+
+# How much the counters have grown since they were last looked at.
+my $last = cache_stats($node);
+
+sub growth
+{
+	my $now = cache_stats($node);
+	my %growth = map { $_ => $now->{$_} - $last->{$_} }
+	  grep { $now->{$_} =~ /^\d+$/ } keys %$now;
+	$last = $now;
+	return \%growth;
+}
+
+reload_with($node, 'lazydrop.scan_resistance' => 'on');
+create_table($node, 'other', int($pool * 0.6));
+create_table($node, 'small', int($pool * 0.2));
+warm($node);
+growth();
+$node->safe_psql('postgres', $index_scan);
+my $growth = growth();
+my $hot_pages =
+  $node->safe_psql('postgres', "SELECT pg_relation_size('hot') / $block");
+my $big_pages =
+  $node->safe_psql('postgres', "SELECT pg_relation_size('big') / $block");
+cmp_ok($growth->{loads}, '>=', $big_pages, 'an index scan loads pages');
+cmp_ok(
+	$growth->{evictions}, '>=',
+	$big_pages - $pool,
+	'for which others are evicted');
+cmp_ok(
+	$growth->{promotions}, '>=',
+	0.9 * $hot_pages,
+	'those of the hot table are promoted');
+cmp_ok($last->{main}, '>=', 0.9 * $hot_pages, 'and are in main');
+cmp_ok($growth->{promotions}, '<', 1.5 * $hot_pages, 'few others are');
+is($growth->{bulk_loads}, 0, 'not more is asked of them than with "strict"');
+classes_add_up($node, 'after the scan');
+
+# "small" is less than a quarter of the pool: there is no ring
+$node->safe_psql('postgres', 'SELECT count(f) FROM small');
+is( cached($node, 'small'),
+	$node->safe_psql('postgres', "SELECT pg_relation_size('small') / $block"),
+	'a small table is read');
+$node->safe_psql('postgres', q{SELECT pg_prewarm('other', 'buffer')});
+cmp_ok(cached($node, 'small'), '<', 0.1 * $pool, 'another one displaces it');
+growth();
+$node->safe_psql('postgres', 'SELECT count(f) FROM small');
+$growth = growth();
+cmp_ok($growth->{ghost_hits}, '>', 100, 'it is known when it comes back');
+
+# Pages of the hot table are used no more, and all of "other" and "middle" are.
+$node->safe_psql(
+	'postgres', q{
+	SELECT count(pg_prewarm('other', 'buffer')) + count(pg_prewarm('middle', 'buffer'))
+	FROM generate_series(1, 20)});
+$growth = growth();
+cmp_ok($growth->{demotions}, '>', 100, 'what is not used is demoted');
+my $used = $node->safe_psql('postgres',
+	"SELECT (pg_relation_size('other') + pg_relation_size('middle')) / $block"
+);
+cmp_ok(
+	cached($node, 'other') + cached($node, 'middle'),
+	'>=', 0.9 * $used,
+	'for what is');
+cmp_ok(
+	$last->{main}, '<=',
+	$pool - int($pool / 5) + 64,
+	'probation keeps its share');
+classes_add_up($node, 'after a change of what is hot');
+
+# Each page is used by each of its rows, and not in a row.
+$node->safe_psql(
+	'postgres', q{
+	CREATE INDEX big_near ON big ((id + r % 160));
+	ANALYZE big});
+growth();
+$node->safe_psql(
+	'postgres', q{
+	SET enable_seqscan = off; SET enable_bitmapscan = off;
+	SELECT count(f) FROM big WHERE id + r % 160 > 0});
+$growth = growth();
+cmp_ok($growth->{resets}, '>', $big_pages / 2,
+	'pins in a burst are set back');
+
+reload_with($node, 'lazydrop.scan_resistance' => 'strict');
+warm($node);
+growth();
+$node->safe_psql('postgres', $index_scan);
+$growth = growth();
+cmp_ok($growth->{bulk_loads},
+	'>', $pool, 'strict: a transaction that reads much is counted');
+$node->safe_psql('postgres', $index_scan . ' AND id < 800');
+$growth = growth();
+cmp_ok($growth->{loads}, '>', 100, 'strict: one that reads little');
+is($growth->{bulk_loads}, 0, 'is not');
+
+# --- values that are not allowed ---------------------------------------------------------------
+
+my ($status, $out, $err) = $node->psql('postgres',
+	'ALTER SYSTEM SET lazydrop.scan_resistance = maybe');
+like(
+	$err,
+	qr/ERROR:  invalid value for parameter "lazydrop.scan_resistance": "maybe"\n.*HINT:  Available values: off, on, strict\./s,
+	'a wrong value is refused');
+($status, $out, $err) =
+  $node->psql('postgres', 'SET lazydrop.scan_resistance = on');
+like(
+	$err,
+	qr/parameter "lazydrop.scan_resistance" cannot be changed now/,
+	'a session cannot set it');
+($status, $out, $err) =
+  $node->psql('postgres', q{SET lazydrop.cache_stats = '{}'});
+like(
+	$err,
+	qr/parameter "lazydrop.cache_stats" cannot be changed/,
+	'what is shown cannot be set');
+my $offset = -s $node->logfile;
+reload_with($node, 'lazydrop.scan_resistance' => 'maybe');
+ok( $node->log_contains(
+		qr/invalid value for parameter "lazydrop.scan_resistance": "maybe"/,
+		$offset),
+	'a reload with a wrong value tells so');
+is($node->safe_psql('postgres', 'SHOW lazydrop.scan_resistance'),
+	'strict', 'and keeps the old one');
+
+foreach my $pair ([ 'true', 'on' ], [ 'no', 'off' ], [ 'STRICT', 'strict' ])
+{
+	reload_with($node, 'lazydrop.scan_resistance' => $pair->[0]);
+	is($node->safe_psql('postgres', 'SHOW lazydrop.scan_resistance'),
+		$pair->[1], "$pair->[0] is $pair->[1]");
+}
+$node->safe_psql('postgres', 'CREATE ROLE reader');
+($status, $out, $err) =
+  $node->psql('postgres', 'SET ROLE reader; SHOW lazydrop.cache_stats');
+like(
+	$err,
+	qr/permission denied to examine "lazydrop.cache_stats"/,
+	'not each role can read the counters');
+$node->safe_psql('postgres',
+	'GRANT pg_monitor TO reader; SET ROLE reader; SHOW lazydrop.cache_stats');
+stop_with_clean_log($node);
+
+# --- all buffers pinned --------------------------------------------------------------------------
+
+# The smallest pool that there can be.  Each cursor has one page pinned.
+my $tiny = PostgreSQL::Test::Cluster->new('tiny');
+$tiny->init;
+$tiny->append_conf(
+	'postgresql.conf', q{
+	autovacuum = off
+	shared_buffers = 128kB
+	});
+$tiny->start;
+is(buffers($tiny), 16, 'a server with 16 buffers');
+my $many = 40;
+$tiny->safe_psql(
+	'postgres', qq{
+	SELECT format('CREATE TABLE t%s AS SELECT generate_series(1, 10) AS a', i)
+	FROM generate_series(1, $many) AS i \\gexec
+	VACUUM ANALYZE});
+
+# Open cursors until that fails.  How many there were, and the error.
+sub pin_all
+{
+	my $session = $tiny->background_psql('postgres', on_error_stop => 0);
+	$session->query_safe(
+		join("\n", map { "SELECT count(*) FROM t$_;" } 1 .. $many));
+	$session->query_safe('BEGIN');
+	my $cursors = 0;
+	foreach my $i (1 .. $many)
+	{
+		$session->query(
+			"DECLARE c$i CURSOR FOR SELECT * FROM t$i; FETCH 1 FROM c$i;");
+		last if $session->{stderr} ne '';
+		$cursors++;
+	}
+	my $error = $session->{stderr};
+	$session->{stderr} = '';
+	$session->query_safe('ROLLBACK');
+	is($session->query_safe("SELECT count(*) FROM t1"),
+		10, 'the session goes on');
+	$session->quit;
+	return ($cursors, $error);
+}
+
+my $most;
+foreach my $mode ('off', 'on', 'strict')
+{
+	reload_with($tiny, 'lazydrop.scan_resistance' => $mode);
+	my $main = cache_stats($tiny)->{main};
+	cmp_ok($main, '>', 0, "$mode: some buffers are in main")
+	  if $mode ne 'off';
+	my ($cursors, $error) = pin_all();
+	note "$mode: $cursors cursors";
+	like(
+		$error,
+		qr/ERROR:  no unpinned buffers available/,
+		"$mode: all buffers are pinned");
+	$most //= $cursors;
+	is($cursors, $most, "$mode: by as many cursors as in stock's code");
+	next if $mode eq 'off';
+	cmp_ok(cache_stats($tiny)->{fallbacks},
+		'>', 0, "$mode: probation had none to give");
+	classes_add_up($tiny, $mode);
+}
+stop_with_clean_log($tiny);
+
+done_testing();

@@ -1,0 +1,216 @@
+# Copyright (c) 2026, LazyDrop developers
+
+# lazydrop.scan_resistance switched again and again under load: no page is lost or torn, which
+# the sums of pgbench, amcheck, and a comparison before and after a crash would show.  A
+# standby with it on: what replay writes leaves a hot set alone, and so does a scan; and so
+# after its promotion.  The background writer cleans ahead of it.  A pass of the lazy drop
+# takes the classes of what it invalidates.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use HotSet
+  qw(start_cache_node buffers create_table warm is_still_hot cached cache_stats classes_add_up);
+use IPC::Run;
+use LazyDropUtils
+  qw(reload_with contents wait_for_nothing log_is_clean stop_with_clean_log);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_cache_node(
+	'node',
+	'bgwriter_delay' => '10ms',
+	'bgwriter_lru_maxpages' => '1000',
+	'bgwriter_lru_multiplier' => '10',
+	'shared_buffers' => '16MB');
+my $pool = buffers($node);
+my $block = $node->safe_psql('postgres', 'SHOW block_size');
+$node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
+$node->command_ok([ 'pgbench', '--initialize', '--scale=3', '--quiet' ],
+	'pgbench has its tables');
+
+# --- switched under load ---------------------------------------------------------------------------
+
+my $scans = PostgreSQL::Test::Utils::tempdir() . '/scans.sql';
+append_to_file(
+	$scans, q{
+\set i random(1, 4)
+\if :i = 1
+SELECT sum(abalance) FROM pgbench_accounts;
+\elif :i = 2
+SET enable_seqscan = off;
+SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0;
+RESET enable_seqscan;
+\elif :i = 3
+VACUUM pgbench_accounts;
+\else
+CREATE TABLE t:client_id AS SELECT * FROM pgbench_accounts LIMIT 20000;
+DROP TABLE t:client_id;
+\endif
+});
+my $min_switches = 24;
+my @modes = qw(on off strict off on strict);
+my $switches = 0;
+while ($switches < $min_switches)
+{
+	my ($out, $err) = ('', '');
+	my @pgbench = (
+		'pgbench', '--no-vacuum',
+		'--builtin' => 'tpcb-like@20',
+		'--file' => "$scans\@1",
+		'--client' => 6,
+		'--transactions' => 300);
+	local %ENV = $node->_get_env();
+	my $load = IPC::Run::start([ @pgbench, 'postgres' ],
+		'<', \'', '>', \$out, '2>', \$err);
+	# at least once in each run, however short that is
+	do
+	{
+		reload_with($node,
+			'lazydrop.scan_resistance' => $modes[ $switches++ % @modes ]);
+		$load->pump_nb;
+	} while ($load->pumpable);
+	ok($load->finish, "pgbench ran, up to switch $switches")
+	  or diag $err;
+}
+classes_add_up($node, 'after the load');
+my $stats = cache_stats($node);
+cmp_ok($stats->{evictions}, '>', $pool, 'the policy has found victims');
+note join(', ', map { "$_ $stats->{$_}" } sort keys %$stats);
+
+sub check_pages
+{
+	my ($server, $what) = @_;
+	is( $server->safe_psql(
+			'postgres', q{
+			SELECT count(DISTINCT sum) FROM (
+				SELECT sum(abalance) FROM pgbench_accounts
+				UNION ALL SELECT sum(bbalance) FROM pgbench_branches
+				UNION ALL SELECT sum(tbalance) FROM pgbench_tellers
+				UNION ALL SELECT sum(delta) FROM pgbench_history) AS sums}),
+		1,
+		"$what: the sums of pgbench agree");
+	is( $server->safe_psql(
+			'postgres', q{
+			SELECT v.* FROM pg_class AS c, LATERAL verify_heapam(c.oid) AS v
+			WHERE c.relkind = 'r' AND c.relpersistence = 'p'}),
+		'',
+		"$what: amcheck finds nothing in tables");
+	my ($status, $out, $err) = $server->psql(
+		'postgres', q{
+		SELECT count(bt_index_check(c.oid, true)) > 0
+		FROM pg_class AS c JOIN pg_am AS a ON a.oid = c.relam
+		WHERE c.relkind = 'i' AND a.amname = 'btree' AND c.relpersistence = 'p'});
+	is("$status $out $err", '0 t ', "$what: nor in indexes");
+	return;
+}
+
+check_pages($node, 'after the load');
+
+# --- a crash ---------------------------------------------------------------------------------------
+
+reload_with($node, 'lazydrop.scan_resistance' => 'strict');
+my $before = contents($node);
+cmp_ok(scalar(keys %$before), '>', 4, 'there are tables to compare');
+$node->stop('immediate');
+$node->start;
+is_deeply(contents($node), $before, 'nothing is lost in a crash');
+check_pages($node, 'after a crash');
+classes_add_up($node, 'after a crash');
+
+# --- the background writer -------------------------------------------------------------------------
+
+create_table($node, 'hot', int($pool * 0.4));
+create_table($node, 'big', $pool * 2);
+create_table($node, 'gone', int($pool * 0.2));
+$node->safe_psql('postgres', 'CREATE INDEX big_id ON big (id)');
+my $index_scan =
+  'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(f) FROM big WHERE id > 0';
+foreach my $mode ('on', 'strict')
+{
+	reload_with($node, 'lazydrop.scan_resistance' => $mode);
+	warm($node);
+	my $cleaned = 'SELECT buffers_clean FROM pg_stat_bgwriter';
+	my $clean = $node->safe_psql('postgres', $cleaned);
+	$node->safe_psql('postgres', q{UPDATE big SET f = repeat('u', 950)})
+	  foreach 1, 2;
+	ok($node->poll_query_until('postgres', "SELECT ($cleaned) > $clean"),
+		"$mode: the background writer writes pages");
+	is_still_hot($node, "$mode, beside the background writer");
+}
+
+# --- a pass of the lazy drop -------------------------------------------------------------------------
+
+my $gone =
+  $node->safe_psql('postgres', "SELECT pg_relation_size('gone') / $block");
+warm($node);
+$node->safe_psql('postgres',
+	q{SELECT count(pg_prewarm('gone', 'buffer')) FROM generate_series(1, 6)});
+$node->safe_psql('postgres', $index_scan);
+cmp_ok(cached($node, 'gone'), '>=', 0.9 * $gone,
+	'a table that is used often');
+my $main = cache_stats($node)->{main};
+$node->safe_psql('postgres', 'DROP TABLE gone');
+wait_for_nothing($node);
+cmp_ok(
+	cache_stats($node)->{main},
+	'<=',
+	$main - 0.9 * $gone,
+	'when it is dropped, its buffers are on probation');
+classes_add_up($node, 'after a pass');
+is_still_hot($node, 'after a pass');
+$node->safe_psql('postgres', $index_scan);
+is_still_hot($node, 'with buffers that a pass has freed');
+
+# --- a standby -----------------------------------------------------------------------------------------
+
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', 'lazydrop.scan_resistance = strict');
+$standby->start;
+warm($standby);
+is_still_hot($standby, 'the standby, at first');
+my $loads = cache_stats($standby)->{loads};
+
+foreach my $round (1, 2)
+{
+	$node->safe_psql('postgres', q{UPDATE big SET f = repeat('s', 950)});
+	$node->wait_for_replay_catchup($standby);
+	is_still_hot($standby, "the standby, after replay of UPDATE $round");
+}
+cmp_ok(cache_stats($standby)->{loads} - $loads,
+	'>', $pool, 'replay has loaded pages');
+$standby->safe_psql('postgres', $index_scan) foreach 1, 2;
+is_still_hot($standby, 'the standby, after index scans');
+classes_add_up($standby, 'the standby');
+$node->command_ok(
+	[
+		'pgbench', '--no-vacuum',
+		'--client' => 4,
+		'--transactions' => 300,
+		'postgres'
+	],
+	'the primary goes on');
+$node->wait_for_replay_catchup($standby);
+is_deeply(
+	contents($standby, users_only => 1),
+	contents($node, users_only => 1),
+	'the standby has what the primary has');
+
+warm($standby);
+$standby->promote;
+$standby->safe_psql('postgres', $index_scan) foreach 1, 2;
+is_still_hot($standby, 'promoted, after index scans');
+$standby->safe_psql('postgres', q{UPDATE big SET f = repeat('p', 950)});
+is_still_hot($standby, 'promoted, after an UPDATE');
+classes_add_up($standby, 'promoted');
+check_pages($standby, 'promoted');
+
+stop_with_clean_log($standby);
+$node->stop;
+log_is_clean($node, crashed => 1);
+done_testing();

@@ -224,6 +224,15 @@ ok( $node->log_contains(
 is($node->safe_psql('postgres', 'SHOW lazydrop.scan_resistance'),
 	'strict', 'and keeps the old one');
 
+$offset = -s $node->logfile;
+$node->restart;
+ok( $node->log_contains(
+		qr/WARNING:  invalid value for parameter "lazydrop.scan_resistance": "maybe"/,
+		$offset),
+	'a start with a wrong value tells so');
+is($node->safe_psql('postgres', 'SHOW lazydrop.scan_resistance'),
+	'off', 'and takes the default');
+
 foreach my $pair ([ 'true', 'on' ], [ 'no', 'off' ], [ 'STRICT', 'strict' ])
 {
 	reload_with($node, 'lazydrop.scan_resistance' => $pair->[0]);

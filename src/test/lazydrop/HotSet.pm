@@ -90,9 +90,9 @@ sub create_table
 
 =pod
 
-=item use_often($node)
+=item use_often($node [, $table])
 
-Use the hot table six times.
+Use the hot table, or another one, in six sessions: what one does in a row is one use.
 
 =item warm($node)
 
@@ -102,10 +102,10 @@ Empty shared_buffers first.  That does not make free ones of them.
 
 sub use_often
 {
-	my ($node) = @_;
-	$node->safe_psql('postgres',
-		q{SELECT count(pg_prewarm('hot', 'buffer')) FROM generate_series(1, 6)}
-	);
+	my ($node, $table) = @_;
+	$table //= 'hot';
+	$node->safe_psql('postgres', "SELECT pg_prewarm('$table', 'buffer')")
+	  foreach 1 .. 6;
 	return;
 }
 

@@ -12,7 +12,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use HotSet
-  qw(start_cache_node buffers create_table warm is_still_hot cached cache_stats classes_add_up);
+  qw(start_cache_node buffers create_table use_often warm is_still_hot cached cache_stats classes_add_up);
 use IPC::Run;
 use LazyDropUtils
   qw(reload_with contents wait_for_nothing log_is_clean stop_with_clean_log);
@@ -147,8 +147,7 @@ foreach my $mode ('on', 'strict')
 my $gone =
   $node->safe_psql('postgres', "SELECT pg_relation_size('gone') / $block");
 warm($node);
-$node->safe_psql('postgres',
-	q{SELECT count(pg_prewarm('gone', 'buffer')) FROM generate_series(1, 6)});
+use_often($node, 'gone');
 $node->safe_psql('postgres', $index_scan);
 cmp_ok(cached($node, 'gone'), '>=', 0.9 * $gone,
 	'a table that is used often');

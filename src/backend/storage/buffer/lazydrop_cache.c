@@ -40,9 +40,10 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 #define CLASS_MAIN			0x01
 #define CLASS_RING			0x02	/* loaded by a process with a ring */
 #define CLASS_BULK			0x04	/* loaded by a transaction that reads much */
-#define CLASS_TOUCH_SHIFT	3	/* of CLASS_BULK: touches so far */
+#define CLASS_TOUCH_SHIFT	3	/* of CLASS_BULK: touches so far, 3 bits */
+#define CLASS_SECOND_LAP	0x40	/* the hand has spared it once */
 
-#define CLASS_TOUCHES(class)	((class) >> CLASS_TOUCH_SHIFT)
+#define CLASS_TOUCHES(class)	(((class) >> CLASS_TOUCH_SHIFT) & 7)
 
 /* C2: probation's share of the buffers is at least 1 / PROBATION_SHARE */
 #define PROBATION_SHARE		5
@@ -56,8 +57,11 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 /* C4: buffers of main that one search looks at, at most */
 #define DEMOTION_STEPS		64
 
-/* C3: promotions in one search, at most */
-#define PROMOTION_STEPS		256
+/* C3: what a count below the largest loses when the hand comes for the first time */
+#define FIRST_LAP_USAGE		3
+
+/* C3: buffers in use that one search passes over, at most */
+#define PASSED_OVER_STEPS		256
 
 /* C6: loads after which a buffer's usage count is set back, at most ... */
 #define MAX_RECENT_LOADS	64
@@ -444,6 +448,10 @@ Demote(void)
 
 /*
  * The probation hand has come to a buffer that was used while it was on probation.
+ * Promote it, if it has the largest usage count, or the hand has spared it before:
+ * then it was used in both laps.  Sessions that read the same pages at about the same
+ * time use them in one.
+ *
  * The caller holds the header's lock, and the buffer has no pin.  Returns what is to
  * become of its state.
  */
@@ -465,6 +473,13 @@ Promote(int buf_id, uint32 state)
 		}
 		state += BUF_USAGECOUNT_ONE;
 	}
+	else if (!(class & CLASS_SECOND_LAP) &&
+			 BUF_STATE_GET_USAGECOUNT(state) < BM_MAX_USAGE_COUNT)
+	{
+		SetClass(buf_id, class | CLASS_SECOND_LAP);
+		return state - BUF_USAGECOUNT_ONE *
+			Min(FIRST_LAP_USAGE, BUF_STATE_GET_USAGECOUNT(state));
+	}
 	SetClass(buf_id, CLASS_MAIN);
 	Count(COUNT_PROMOTIONS);
 	return state;
@@ -482,16 +497,16 @@ Promote(int buf_id, uint32 state)
 BufferDesc *
 LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 {
-	int			spare = -1;		/* the least used that was promoted */
+	int			spare = -1;		/* the least used that was passed over */
 	uint32		spare_usage = 0;
-	int			promotions = 0;
+	int			passed_over = 0;
 
 	left_ring = false;
 	if (ProbationIsShort())
 		Demote();
 	CheckClaim(&victim_claim);
 
-	for (int64 looked = 0; looked < (int64) NBuffers * 2 && promotions < PROMOTION_STEPS; looked++)
+	for (int64 looked = 0; looked < (int64) NBuffers * 2 && passed_over < PASSED_OVER_STEPS; looked++)
 	{
 		int			buf_id;
 		BufferDesc *buf;
@@ -529,7 +544,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 		}
 
 		UnlockBufHdr(buf, Promote(buf_id, state));
-		promotions++;
+		passed_over++;
 		if (spare < 0 || usage < spare_usage)
 		{
 			spare = buf_id;

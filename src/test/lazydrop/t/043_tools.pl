@@ -235,7 +235,9 @@ sub check_server
 }
 
 # Lines of a log that a page written to a file that is gone, or lost, would have left
-# there.  Replay of DROP DATABASE whose directory is gone says so, in stock as well.
+# there.  Replay of DROP DATABASE whose directory is gone says so, in stock as well, and
+# so does the start from a backup that was taken while DROP TABLESPACE had removed the
+# tablespace's directory, and not yet its link (reinit.c).
 sub bad_lines
 {
 	my ($log) = @_;
@@ -243,6 +245,7 @@ sub bad_lines
 		grep {
 			/PANIC|could not (open|read|fsync|write)|invalid page|TRAP/
 			  && !/WARNING:  could not open directory "[^"]*": No such file/
+			  && !m{LOG:  could not open directory "pg_tblspc/\d+/PG_\w+": No such file}
 		} split /\n/,
 		$log
 	];

@@ -45,7 +45,7 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 
 #define CLASS_TOUCHES(class)	(((class) >> CLASS_TOUCH_SHIFT) & 7)
 
-/* C2: probation's share of the buffers is at least 1 / PROBATION_SHARE */
+/* C2: when probation has less than 1 / PROBATION_SHARE of the buffers, main gives */
 #define PROBATION_SHARE		5
 
 /* C3: without 1 / PROBATION_LEAST of the buffers, probation is not searched */
@@ -61,7 +61,7 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 #define FIRST_LAP_USAGE		3
 
 /* C3: buffers in use that one search passes over, at most */
-#define PASSED_OVER_STEPS		256
+#define PASSED_OVER_STEPS	256
 
 /* C6: loads after which a buffer's usage count is set back, at most ... */
 #define MAX_RECENT_LOADS	64

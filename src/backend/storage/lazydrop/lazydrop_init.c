@@ -128,7 +128,7 @@ LazyDropInit(void)
 
 	DefineCustomEnumVariable("lazydrop.scan_resistance",
 							 "Keeps scans from evicting what is used often from shared_buffers.",
-							 "\"strict\" also makes pages prove their use that a transaction loads which reads much.",
+							 "With \"strict\", this includes scans of large tables in random order.",
 							 &lazydrop_scan_resistance,
 							 LAZYDROP_SCAN_RESISTANCE_OFF,
 							 scan_resistance_options,

@@ -15,22 +15,14 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
+use LazyDropCallgrind;
 use LazyDropUtils qw(stats wait_for_stats);
 use PostgreSQL::Test::Utils;
 
 # Of each table that is written.
 my $pages = 100;
 
-my @valgrind =
-  qw(valgrind --quiet --tool=callgrind --toggle-collect=FlushBuffer*);
-
-sub total
-{
-	my ($file) = @_;
-	my ($instructions) = slurp_file($file) =~ /^(?:totals|summary): (\d+)/m
-	  or die "no total in $file\n";
-	return $instructions;
-}
+my @collect = ('--toggle-collect=FlushBuffer*');
 
 sub buffers_written
 {
@@ -39,74 +31,6 @@ sub buffers_written
 	$writes += $1 while $log =~ /complete: wrote (\d+) buffers/g;
 	die "no checkpoint in: $log\n" if $writes == 0;
 	return $writes;
-}
-
-# How often an LWLock was asked for by the fork's own functions, or by what they called,
-# as a file of callgrind's has it.
-sub own_locks
-{
-	my ($file) = @_;
-	my (%name, %calls, $caller, $callee);
-	foreach my $line (split /\n/, slurp_file($file))
-	{
-		if ($line =~ /^(c?)fn=\((\d+)\)(?: (.*))?$/)
-		{
-			# A name is written out where it comes first.
-			$name{$2} = $3 if defined $3;
-			($1 ? $callee : $caller) = $2;
-		}
-		elsif ($line =~ /^calls=(\d+)/)
-		{
-			$calls{$caller}{$callee} += $1;
-		}
-	}
-	my @look = grep { $name{$_} =~ /^LazyDrop/ } sort keys %name;
-	die "$file has no function of the lazy drop\n" unless @look;
-	my %seen = map { $_ => 1 } @look;
-	my $locks = 0;
-	while (defined(my $function = shift @look))
-	{
-		foreach my $called (sort keys %{ $calls{$function} })
-		{
-			if ($name{$called} =~ /^LWLock(?:Conditional)?Acquire/)
-			{
-				$locks += $calls{$function}{$called};
-			}
-			elsif (!$seen{$called}++)
-			{
-				push @look, $called;
-			}
-		}
-	}
-	return $locks;
-}
-
-# Start a server with all its processes under callgrind, each of which leaves a file.
-sub start_counted
-{
-	my ($node, $out) = @_;
-	my $command = write_file(
-		'counted-postgres',
-		join("\n",
-			'#!/bin/sh',
-			"exec @valgrind --vgdb=no '--callgrind-out-file=$out.%p' \\",
-			"\t'" . $node->installed_command('postgres') . q{' "$@"},
-			''));
-	chmod 0755, $command or die "could not change \"$command\": $!\n";
-	local %ENV = $node->_get_env(PGAPPNAME => undef);
-	run_program(
-		[
-			$node->installed_command('pg_ctl'),
-			'-D' => $node->data_dir,
-			'-l' => $node->logfile,
-			'-p' => $command,
-			'-t' => $PostgreSQL::Test::Utils::timeout_default,
-			'start'
-		],
-		'>' => \*STDERR,
-		'2>&1') or die "valgrind does not start the server\n";
-	$node->_update_pid(1);
-	return;
 }
 
 # Drop, make other buffers dirty, and have a restartpoint write them.  What is dropped stays
@@ -167,9 +91,8 @@ sub server_case
 	my $standby = make_standby($primary, $case->{server});
 	$standby->stop;
 
-	my $out = in_scratch("callgrind.$case->{server}");
 	my $offset = -s $standby->logfile;
-	start_counted($standby, $out);
+	my $out = start_counted($standby, \@collect);
 	my $checkpointer = $standby->safe_psql('postgres',
 		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'}
 	);
@@ -193,9 +116,13 @@ sub server_case
 	my $file = "$out.$checkpointer";
 	my $writes = buffers_written(slurp_file($standby->logfile, $offset));
 	die "only $writes buffers were written\n" if $writes < $pages * $others;
-	record('write of a buffer', 'instructions', total($file) / $writes);
-	record('own locks for it', 'locks', own_locks($file) / $writes)
-	  if $case->{server} eq 'on';
+	record('write of a buffer',
+		'instructions', instructions_in($file) / $writes);
+	record(
+		'own locks for it',
+		'locks',
+		calls_below($file, qr/^LazyDrop/, qr/^LWLock(?:Conditional)?Acquire/)
+		  / $writes) if $case->{server} eq 'on';
 	unlink glob("'$out'.*");
 	discard($standby, $primary);
 	return;
@@ -226,11 +153,7 @@ scenario 'flush-instructions' => (
 	},
 	run => sub {
 		my ($case) = @_;
-		if (system('valgrind --version >/dev/null 2>&1') != 0)
-		{
-			left_out('flush-instructions', 'there is no valgrind');
-			return;
-		}
+		return unless have_valgrind('flush-instructions');
 		if ($case->{case})
 		{
 			server_case($case);
@@ -244,24 +167,11 @@ scenario 'flush-instructions' => (
 			wal_level => 'replica',
 			shared_buffers => $case->{size},
 			log_checkpoints => 'on');
-		my $out = in_scratch("callgrind.$case->{server}");
-		my $sql =
-		  "CREATE TABLE t AS SELECT generate_series(1, $rows) AS a;\nCHECKPOINT;\n";
-		my $err = '';
-		run_program(
-			[
-				@valgrind,
-				"--callgrind-out-file=$out",
-				$node->installed_command('postgres'),
-				'--single',
-				'-D' => $node->data_dir,
-				'postgres'
-			],
-			'<' => \$sql,
-			'>' => '/dev/null',
-			'2>' => \$err) or die "valgrind failed: $err\n";
+		my ($file, undef, $log) = count_single_user($node, \@collect,
+			"CREATE TABLE t AS SELECT generate_series(1, $rows) AS a;\nCHECKPOINT;\n"
+		);
 		record('write of a buffer',
-			'instructions', total($out) / buffers_written($err));
-		unlink $out;
+			'instructions', instructions_in($file) / buffers_written($log));
+		unlink $file;
 		discard($node);
 	});

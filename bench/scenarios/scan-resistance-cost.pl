@@ -16,6 +16,7 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
+use LazyDropCallgrind;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
@@ -70,25 +71,13 @@ sub time_pgbench_init
 sub count_lookups
 {
 	my ($node, $n) = @_;
-	my $out = in_scratch('callgrind.hits');
-	my $sql =
-	  "EXPLAIN (ANALYZE, TIMING off, COSTS off, BUFFERS) SELECT count(a) FROM (SELECT 1 + i % 1000 AS id FROM generate_series(1, $n) AS i OFFSET 0) AS k JOIN t USING (id);\n";
-	my ($explained, $err) = ('', '');
-	run_program(
-		[
-			qw(valgrind --quiet --tool=callgrind --toggle-collect=ReadBufferExtended),
-			"--callgrind-out-file=$out",
-			$node->installed_command('postgres'),
-			'--single',
-			'-D' => $node->data_dir,
-			'postgres'
-		],
-		'<' => \$sql,
-		'>' => \$explained,
-		'2>' => \$err) or die "valgrind failed: $err\n";
-	my ($instructions) = slurp_file($out) =~ /^(?:totals|summary): (\d+)/m
-	  or die "no total in $out\n";
-	unlink $out;
+	my ($file, $explained) = count_single_user(
+		$node,
+		['--toggle-collect=ReadBufferExtended'],
+		"EXPLAIN (ANALYZE, TIMING off, COSTS off, BUFFERS) SELECT count(a) FROM (SELECT 1 + i % 1000 AS id FROM generate_series(1, $n) AS i OFFSET 0) AS k JOIN t USING (id);\n"
+	);
+	my $instructions = instructions_in($file);
+	unlink $file;
 	my ($hits, $reads) =
 	  $explained =~ /Buffers: shared hit=(\d+)(?: read=(\d+))?/
 	  or die "no count of buffers in: $explained\n";
@@ -100,11 +89,7 @@ sub count_lookups
 sub instructions_case
 {
 	my ($case) = @_;
-	if (system('valgrind --version >/dev/null 2>&1') != 0)
-	{
-		left_out('instructions', 'there is no valgrind');
-		return;
-	}
+	return unless have_valgrind('instructions');
 	my $node = make_primary(
 		$case->{server},
 		cache_settings($case->{server}),

@@ -19,6 +19,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
@@ -147,6 +148,7 @@ LazyDropInit(void)
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, LazyDropShowCacheStats);
 
+	LazyDropAdvisorDefineSettings();
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropRelationXactCallback, NULL);
 	RegisterXactCallback(LazyDropDatabaseXactCallback, NULL);
@@ -194,12 +196,16 @@ SetSize(void)
 }
 
 /*
- * Shared memory that is needed, that of the buffer cache's policy included.
+ * Shared memory that is needed, that of the buffer cache's policy and of the adviser
+ * included.
  */
 Size
 LazyDropShmemSize(void)
 {
-	return add_size(SetSize(), LazyDropCacheShmemSize());
+	Size		size = SetSize();
+
+	size = add_size(size, LazyDropCacheShmemSize());
+	return add_size(size, LazyDropAdvisorShmemSize());
 }
 
 /*
@@ -212,6 +218,7 @@ LazyDropShmemInit(void)
 	char	   *next;
 
 	LazyDropCacheShmemInit();
+	LazyDropAdvisorShmemInit();
 
 	LazyDropCtl = ShmemInitStruct("Lazy Drop", SetSize(), &found);
 	if (found)

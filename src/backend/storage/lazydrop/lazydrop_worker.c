@@ -30,6 +30,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
@@ -58,6 +59,9 @@
  */
 #define RETRY_MS			1000
 #define MAX_RETRY_MS		10000
+
+/* When to look again whether the adviser's worker is there, in milliseconds. */
+#define ADVISOR_RETRY_MS	5000
 
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1
@@ -327,6 +331,7 @@ LazyDropWorkerMain(Datum arg)
 		bool		buffers;
 		bool		files;
 		long		timeout;
+		long		sleep;
 
 		ResetLatch(MyLatch);
 		ProcessWorkerInterrupts();
@@ -339,13 +344,16 @@ LazyDropWorkerMain(Datum arg)
 			MakePass();
 		if (files || buffers)
 			continue;
+		sleep = timeout;
+		if (!LazyDropAdvisorStartWorker() && (sleep < 0 || sleep > ADVISOR_RETRY_MS))
+			sleep = ADVISOR_RETRY_MS;
 
 		pgstat_report_activity(STATE_IDLE,
 							   timeout < 0 ? "" : "waiting for more drops");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						 (timeout < 0 ? 0 : WL_TIMEOUT),
-						 timeout,
+						 (sleep < 0 ? 0 : WL_TIMEOUT),
+						 sleep,
 						 timeout < 0 ? LazyDropCtl->wait_event_main :
 						 LazyDropCtl->wait_event_gather);
 	}

@@ -1,0 +1,438 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_advisor_sample.c
+ *	  What pages are used, as a sample: from the processes that use them to the
+ *	  adviser's worker.
+ *
+ * Rules A1 to A4 are in README.  No function here takes a lock, waits, allocates memory
+ * or fails.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/advisor/lazydrop_advisor_sample.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lazydrop_advisor.h"
+#include "storage/lazydrop_advisor_shared.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+StaticAssertDecl(MAX_FORKNUM <= LAZYDROP_ADVISOR_FORK_MASK,
+				 "a fork should fit into the lowest bits of a relation's hash");
+StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
+				 "what is simulated should be what is shown");
+
+/* of lazydrop.advisor_memory, the queue has at most 1 / QUEUE_SHARE */
+#define QUEUE_SHARE			4
+
+/* A2: lookups after which a batch is handed over, though it is not full */
+#define MAX_LOOKUPS			4096
+
+bool		lazydrop_advisor = false;
+int			lazydrop_advisor_memory = 1024;
+int			lazydrop_advisor_decay = 3600;
+
+uint32		lazydrop_advisor_threshold = 0;
+
+LazyDropAdvisorShared *LazyDropAdvisorCtl = NULL;
+
+static char *lazydrop_advice;
+
+/* what this process has sampled and not handed over */
+static LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
+static int	nsamples;
+static int	nlookups;
+static LazyDropAdvisorSample *last_lookup;
+static bool initialized = false;
+
+/* ----------------------------------------------------------------
+ *		Start-up
+ * ----------------------------------------------------------------
+ */
+
+static void
+SetThreshold(bool on)
+{
+	lazydrop_advisor_threshold = on && LazyDropAdvisorCtl != NULL &&
+		IsPostmasterEnvironment ? LazyDropAdvisorCtl->threshold : 0;
+}
+
+static void
+AssignAdvisor(bool newval, void *extra)
+{
+	SetThreshold(newval);
+}
+
+/*
+ * Define the settings.
+ */
+void
+LazyDropAdvisorDefineSettings(void)
+{
+	DefineCustomBoolVariable("lazydrop.advisor",
+							 "Finds out what other sizes of shared_buffers would do.",
+							 "lazydrop.advice shows it.",
+							 &lazydrop_advisor,
+							 false,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, AssignAdvisor, NULL);
+
+	DefineCustomIntVariable("lazydrop.advisor_memory",
+							"Sets the memory for what lazydrop.advisor does.",
+							"A quarter of it is shared memory; the rest is used while the setting is on.",
+							&lazydrop_advisor_memory,
+							1024, 128, 64 * 1024,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.advisor_decay",
+							"Sets the time after which what lazydrop.advisor has seen counts little for its recent advice.",
+							NULL,
+							&lazydrop_advisor_decay,
+							3600, 1, 30 * 24 * 3600,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("lazydrop.advice",
+							   "Shows what other sizes of shared_buffers would do, as JSON.",
+							   NULL,
+							   &lazydrop_advice,
+							   "",
+							   PGC_INTERNAL,
+							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
+							   GUC_SUPERUSER_ONLY,
+							   NULL, NULL, LazyDropAdvisorShow);
+}
+
+static uint32
+NumBatches(void)
+{
+	Size		room = (Size) lazydrop_advisor_memory * 1024 / QUEUE_SHARE;
+	uint32		n = 1;
+
+	while (n * 2 * sizeof(LazyDropAdvisorBatch) <= room)
+		n *= 2;
+	return n;
+}
+
+/*
+ * What the queue leaves to the pools.
+ */
+Size
+LazyDropAdvisorPoolsMemory(void)
+{
+	return (Size) lazydrop_advisor_memory * 1024 -
+		NumBatches() * sizeof(LazyDropAdvisorBatch);
+}
+
+/*
+ * Shared memory that is needed.  It is there when the adviser is off, too, so that it
+ * can be switched on.
+ */
+Size
+LazyDropAdvisorShmemSize(void)
+{
+	return add_size(offsetof(LazyDropAdvisorShared, batches) + PG_CACHE_LINE_SIZE,
+					mul_size(NumBatches(), sizeof(LazyDropAdvisorBatch)));
+}
+
+/*
+ * Allocate and initialize it, or find it.
+ */
+void
+LazyDropAdvisorShmemInit(void)
+{
+	LazyDropAdvisorShared *ctl;
+	bool		found;
+	char	   *start;
+
+	start = ShmemInitStruct("Lazy Drop Advisor", LazyDropAdvisorShmemSize(), &found);
+	ctl = (LazyDropAdvisorShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, start);
+	LazyDropAdvisorCtl = ctl;
+	if (!found)
+	{
+		memset(ctl, 0, sizeof(LazyDropAdvisorShared));
+		pg_atomic_init_u64(&ctl->put.value, 0);
+		pg_atomic_init_u64(&ctl->taken.value, 0);
+		pg_atomic_init_u64(&ctl->dropped, 0);
+		pg_atomic_init_u32(&ctl->worker, (uint32) INVALID_PROC_NUMBER);
+		ctl->frames = LazyDropAdvisorFrames(LazyDropAdvisorPoolsMemory(), NBuffers);
+		ctl->threshold = (uint32) ((double) ctl->frames / NBuffers * PG_UINT32_MAX);
+		ctl->nbatches = NumBatches();
+		ctl->wait_event = WaitEventExtensionNew("LazyDropAdvisor");
+		SpinLockInit(&ctl->mutex);
+		ctl->stats_reset = GetCurrentTimestamp();
+		for (uint32 i = 0; i < ctl->nbatches; i++)
+			pg_atomic_init_u64(&ctl->batches[i].state, i);
+	}
+	SetThreshold(lazydrop_advisor);
+}
+
+/* ----------------------------------------------------------------
+ *		The queue (rule A3)
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Hand over what was sampled, or drop it when there is no room.
+ */
+static void
+PutBatch(void)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	uint64		position = pg_atomic_read_u64(&ctl->put.value);
+	LazyDropAdvisorBatch *batch;
+	uint32		worker;
+
+	for (;;)
+	{
+		uint64		state;
+
+		batch = &ctl->batches[position & (ctl->nbatches - 1)];
+		state = pg_atomic_read_u64(&batch->state);
+		if (state == position)
+		{
+			if (pg_atomic_compare_exchange_u64(&ctl->put.value, &position, position + 1))
+				break;
+		}
+		else if ((int64) (state - position) < 0)
+		{
+			/* what was put there a round ago has not been taken */
+			pg_atomic_fetch_add_u64(&ctl->dropped, nsamples);
+			nsamples = nlookups = 0;
+			last_lookup = NULL;
+			return;
+		}
+		else
+			position = pg_atomic_read_u64(&ctl->put.value);
+	}
+
+	batch->proc = MyProcNumber;
+	batch->nsamples = nsamples;
+	memcpy(batch->samples, samples, nsamples * sizeof(LazyDropAdvisorSample));
+	pg_write_barrier();
+	pg_atomic_write_u64(&batch->state, position + 1);
+	nsamples = nlookups = 0;
+	last_lookup = NULL;
+
+	/* The worker looks by itself, but too rarely for a burst. */
+	if (position % Max(ctl->nbatches / 4, 1) == 0)
+	{
+		worker = pg_atomic_read_u32(&ctl->worker);
+		if (worker != (uint32) INVALID_PROC_NUMBER)
+			SetLatch(&GetPGProcByNumber((ProcNumber) worker)->procLatch);
+	}
+}
+
+/*
+ * The next batch, or NULL when there is none.  Only the worker may call this.
+ */
+LazyDropAdvisorBatch *
+LazyDropAdvisorNextBatch(void)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	uint64		position = pg_atomic_read_u64(&ctl->taken.value);
+	LazyDropAdvisorBatch *batch = &ctl->batches[position & (ctl->nbatches - 1)];
+
+	if (pg_atomic_read_u64(&batch->state) != position + 1)
+		return NULL;
+	pg_read_barrier();
+	return batch;
+}
+
+/*
+ * The worker needs it no more.
+ */
+void
+LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	uint64		position = pg_atomic_read_u64(&ctl->taken.value);
+
+	pg_atomic_write_u64(&ctl->taken.value, position + 1);
+	pg_memory_barrier();
+	pg_atomic_write_u64(&batch->state, position + ctl->nbatches);
+}
+
+/* ----------------------------------------------------------------
+ *		Samples (rules A1 and A2)
+ * ----------------------------------------------------------------
+ */
+
+static void
+AdvisorShmemExit(int code, Datum arg)
+{
+	if (nsamples > 0)
+		PutBatch();
+	lazydrop_advisor_threshold = 0;
+	initialized = false;
+}
+
+static uint32
+HashRelation(RelFileLocator rlocator, ForkNumber forknum)
+{
+	uint64		hash;
+
+	hash = murmurhash64(((uint64) rlocator.relNumber << 32) | rlocator.dbOid);
+	hash = murmurhash64(hash + rlocator.spcOid);
+	return ((uint32) hash & ~LAZYDROP_ADVISOR_FORK_MASK) | (uint32) forknum;
+}
+
+/*
+ * Room for a sample.
+ */
+static LazyDropAdvisorSample *
+NewSample(uint32 rel, BlockNumber block, LazyDropAdvisorKind kind)
+{
+	LazyDropAdvisorSample *sample;
+
+	if (unlikely(!initialized))
+	{
+		on_shmem_exit(AdvisorShmemExit, 0);
+		initialized = true;
+	}
+	if (nsamples == LAZYDROP_ADVISOR_BATCH)
+		PutBatch();
+	sample = &samples[nsamples++];
+	memset(sample, 0, sizeof(LazyDropAdvisorSample));
+	sample->rel = rel;
+	sample->block = block;
+	sample->kind = kind;
+	return sample;
+}
+
+static uint8
+AccessOf(IOContext io_context)
+{
+	switch (io_context)
+	{
+		case IOCONTEXT_BULKREAD:
+			return LAZYDROP_ADVISOR_BULKREAD;
+		case IOCONTEXT_BULKWRITE:
+			return LAZYDROP_ADVISOR_BULKWRITE;
+		case IOCONTEXT_VACUUM:
+			return LAZYDROP_ADVISOR_VACUUM;
+		default:
+			return LAZYDROP_ADVISOR_NORMAL;
+	}
+}
+
+/*
+ * A page that is sampled is looked up.  What this process has looked up a short while
+ * ago is only counted: an index's root, if it is sampled, would fill the queue.
+ */
+void
+LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_context)
+{
+	uint32		rel = HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag));
+	uint8		access = AccessOf(io_context);
+
+	if (++nlookups > MAX_LOOKUPS && nsamples > 0)
+		PutBatch();
+	last_lookup = NULL;
+	for (int i = nsamples - 1; i >= 0; i--)
+	{
+		LazyDropAdvisorSample *sample = &samples[i];
+
+		if (sample->block == tag->blockNum && sample->rel == rel)
+		{
+			/* not across what has become of it meanwhile */
+			if (sample->kind != LAZYDROP_ADVISOR_LOOKUP ||
+				(sample->access & ~LAZYDROP_ADVISOR_MISSED) != access)
+				break;
+			sample->lookups++;
+			last_lookup = sample;
+			return;
+		}
+	}
+
+	last_lookup = NewSample(rel, tag->blockNum, LAZYDROP_ADVISOR_LOOKUP);
+	last_lookup->lookups = 1;
+	last_lookup->access = access;
+	if (access == LAZYDROP_ADVISOR_BULKREAD)
+	{
+		BlockNumber nblocks = smgr->smgr_cached_nblocks[BufTagGetForkNum(tag)];
+
+		if (nblocks != InvalidBlockNumber)
+			last_lookup->rel_blocks = nblocks;
+	}
+}
+
+/*
+ * The page that was looked up last had no buffer.
+ */
+void
+LazyDropAdvisorNoteMiss(const BufferTag *tag)
+{
+	if (last_lookup != NULL && last_lookup->block == tag->blockNum)
+		last_lookup->access |= LAZYDROP_ADVISOR_MISSED;
+}
+
+/*
+ * A page that is sampled is added to a relation.
+ */
+void
+LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context)
+{
+	LazyDropAdvisorSample *sample;
+
+	sample = NewSample(HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag)),
+					   tag->blockNum, LAZYDROP_ADVISOR_EXTEND);
+	sample->lookups = 1;
+	sample->access = AccessOf(io_context);
+}
+
+/*
+ * A page that is sampled has lost its buffer, as it is not needed any more.
+ */
+void
+LazyDropAdvisorNoteForget(const BufferTag *tag)
+{
+	(void) NewSample(HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag)),
+					 tag->blockNum, LAZYDROP_ADVISOR_FORGET);
+}
+
+/*
+ * Relations are dropped: a larger pool than ours would still have pages of them.
+ */
+void
+LazyDropAdvisorDropped(SMgrRelation *rels, int nrels)
+{
+	if (lazydrop_advisor_threshold == 0)
+		return;
+	for (int i = 0; i < nrels; i++)
+	{
+		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
+			(void) NewSample(HashRelation(rels[i]->smgr_rlocator.locator, MAIN_FORKNUM),
+							 0, LAZYDROP_ADVISOR_DROP);
+	}
+}
+
+/*
+ * Forks of a relation, which is not temporary, are truncated to so many blocks.
+ */
+void
+LazyDropAdvisorTruncated(SMgrRelation rel, const ForkNumber *forknum, int nforks,
+						 const BlockNumber *nblocks)
+{
+	if (lazydrop_advisor_threshold == 0)
+		return;
+	for (int i = 0; i < nforks; i++)
+		(void) NewSample(HashRelation(rel->smgr_rlocator.locator, forknum[i]),
+						 nblocks[i], LAZYDROP_ADVISOR_TRUNCATE);
+}

@@ -1,0 +1,362 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_advisor_worker.c
+ *	  The adviser's worker: takes samples from the queue, lets the miniature pools
+ *	  simulate, and sums up what they say.
+ *
+ * It is started by the lazy drop worker while lazydrop.advisor is on, and ends when it
+ * is off, so that it takes a slot of max_worker_processes only then.  The postmaster
+ * restarts it when it ends otherwise.  Its pools are its own memory; without it,
+ * samples are dropped (rule A4).
+ *
+ * As the lazy drop worker, it takes no procsignal slot: it has no file open, no snapshot
+ * and no transaction.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/advisor/lazydrop_advisor_worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lazydrop_advisor.h"
+#include "storage/lazydrop_advisor_shared.h"
+#include "storage/lazydrop_cache.h"
+#include "storage/lazydrop_internal.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+/* how long to sleep, in milliseconds: the less, the more there was to do */
+#define MIN_SLEEP_MS		50
+#define MAX_SLEEP_MS		1000
+
+/* how often pg_stat_io is read, in milliseconds: it is not brought up to date sooner */
+#define IO_INTERVAL_MS		1000
+
+/* seconds until a worker that has ended is started again */
+#define RESTART_SECONDS		1
+
+/* milliseconds between attempts to start a worker */
+#define START_INTERVAL_MS	2000
+
+/* batches that are taken without looking for interrupts */
+#define BATCHES_AT_ONCE		64
+
+/* A7: batches that tell how many processes load pages */
+#define LOADERS_SEEN		64
+
+/* what pg_stat_io had when it was last read */
+typedef struct IOTotals
+{
+	double		hits;
+	double		reads;
+	double		read_time;
+} IOTotals;
+
+static LazyDropAdvisorPools *pools;
+static LazyDropAdvisorSums unpublished;
+static IOTotals io_before;
+static TimestampTz io_read_at;
+
+static int32 loaders_seen[LOADERS_SEEN];
+static int	next_loader;
+
+/*
+ * Start the worker, if it is to run and there is none.  Called by the lazy drop worker
+ * whenever it wakes up.  Returns false when that was not possible, so that it should be
+ * tried again.
+ */
+bool
+LazyDropAdvisorStartWorker(void)
+{
+	static bool warned = false;
+	static int64 last_try = 0;
+	int64		now;
+	BackgroundWorker worker;
+
+	if (!lazydrop_advisor || LazyDropAdvisorCtl == NULL)
+	{
+		warned = false;
+		return true;
+	}
+	if (pg_atomic_read_u32(&LazyDropAdvisorCtl->worker) != (uint32) INVALID_PROC_NUMBER)
+		return true;
+
+	/* One that has been started may not be there yet. */
+	now = LazyDropNow();
+	if (last_try != 0 && now - last_try < START_INTERVAL_MS * INT64CONST(1000000))
+		return false;
+	last_try = now;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = RESTART_SECONDS;
+	snprintf(worker.bgw_library_name, MAXPGPATH, "postgres");
+	snprintf(worker.bgw_function_name, BGW_MAXLEN, "LazyDropAdvisorMain");
+	snprintf(worker.bgw_name, BGW_MAXLEN, "lazy drop advisor");
+	snprintf(worker.bgw_type, BGW_MAXLEN, "lazy drop advisor");
+	if (!RegisterDynamicBackgroundWorker(&worker, NULL) && !warned)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start the worker of \"%s\"", "lazydrop.advisor"),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+		warned = true;
+	}
+
+	/* It says itself when it is there; one that is superfluous ends. */
+	return false;
+}
+
+static void
+AdvisorExit(int code, Datum arg)
+{
+	uint32		self = (uint32) MyProcNumber;
+
+	pg_atomic_compare_exchange_u32(&LazyDropAdvisorCtl->worker, &self,
+								   (uint32) INVALID_PROC_NUMBER);
+
+	/* the setting may have been switched on again */
+	LazyDropWakeWorker();
+}
+
+/*
+ * Take over what the policy depends on.
+ */
+static void
+SetModel(void)
+{
+	LazyDropAdvisorModel *model = &pools->model;
+	int			blocks_per_kb = BLCKSZ / 1024;
+
+	model->two_classes =
+		lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
+
+	/* as GetAccessStrategy has it */
+	model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 256 / blocks_per_kb +
+		io_combine_limit * effective_io_concurrency;
+	model->ring_blocks[LAZYDROP_ADVISOR_BULKWRITE] = 16 * 1024 / blocks_per_kb;
+	model->ring_blocks[LAZYDROP_ADVISOR_VACUUM] =
+		VacuumBufferUsageLimit > 0 ? VacuumBufferUsageLimit / blocks_per_kb : NBuffers;
+}
+
+static void
+ProcessAdvisorInterrupts(void)
+{
+	/* Status 1, because the postmaster would not restart us after 0. */
+	if (ShutdownRequestPending || !PostmasterIsAlive())
+		proc_exit(1);
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+		if (!lazydrop_advisor)
+			proc_exit(0);
+		SetModel();
+	}
+}
+
+/*
+ * Estimate how many processes load pages: those that have sent the last batches with
+ * such pages.
+ */
+static void
+CountLoaders(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < LOADERS_SEEN; i++)
+	{
+		bool		again = loaders_seen[i] == INVALID_PROC_NUMBER;
+
+		for (int j = 0; j < i && !again; j++)
+			again = loaders_seen[j] == loaders_seen[i];
+		n += !again;
+	}
+	pools->model.loaders = Max(n, 1);
+}
+
+static void
+NoteLoader(const LazyDropAdvisorBatch *batch)
+{
+	for (int i = 0; i < batch->nsamples; i++)
+	{
+		if (batch->samples[i].access & LAZYDROP_ADVISOR_MISSED)
+		{
+			loaders_seen[next_loader] = batch->proc;
+			next_loader = (next_loader + 1) % LOADERS_SEEN;
+			return;
+		}
+	}
+}
+
+/*
+ * Let the pools know of what is in the queue.  Returns whether there was something.
+ */
+static bool
+TakeSamples(void)
+{
+	bool		found = false;
+	LazyDropAdvisorBatch *batch;
+
+	for (int n = 1; (batch = LazyDropAdvisorNextBatch()) != NULL; n++)
+	{
+		NoteLoader(batch);
+		for (int i = 0; i < batch->nsamples; i++)
+			LazyDropAdvisorFeed(pools, &batch->samples[i], &unpublished);
+		LazyDropAdvisorBatchTaken(batch);
+		found = true;
+		if (n % BATCHES_AT_ONCE == 0)
+			ProcessAdvisorInterrupts();
+	}
+	return found;
+}
+
+/*
+ * What pg_stat_io has counted: pages of shared buffers that were found, and read.
+ */
+static void
+ReadIO(IOTotals *totals)
+{
+	PgStat_IO  *io;
+
+	pgstat_clear_snapshot();
+	io = pgstat_fetch_stat_io();
+	memset(totals, 0, sizeof(IOTotals));
+	for (int type = 0; type < BACKEND_NUM_TYPES; type++)
+	{
+		for (int context = 0; context < IOCONTEXT_NUM_TYPES; context++)
+		{
+			PgStat_BktypeIO *stats = &io->stats[type];
+
+			totals->hits += stats->counts[IOOBJECT_RELATION][context][IOOP_HIT];
+			totals->reads += stats->bytes[IOOBJECT_RELATION][context][IOOP_READ] / BLCKSZ;
+			totals->read_time += stats->times[IOOBJECT_RELATION][context][IOOP_READ] / 1000.0;
+		}
+	}
+	pgstat_clear_snapshot();
+}
+
+/*
+ * The increase of a counter, which may have been set to zero.
+ */
+static double
+Increase(double before, double now)
+{
+	return now >= before ? now - before : now;
+}
+
+/*
+ * Sum up what there was since this was last done, together with what pg_stat_io says.
+ */
+static void
+Publish(TimestampTz now)
+{
+	double		seconds = (now - io_read_at) / 1000000.0;
+	IOTotals	io;
+
+	ReadIO(&io);
+	unpublished.hits = Increase(io_before.hits, io.hits);
+	unpublished.reads = Increase(io_before.reads, io.reads);
+	unpublished.read_time = Increase(io_before.read_time, io.read_time);
+	unpublished.seconds = Max(seconds, 0);
+	io_before = io;
+	io_read_at = now;
+	CountLoaders();
+
+	SpinLockAcquire(&LazyDropAdvisorCtl->mutex);
+	LazyDropAdvisorAdd(&LazyDropAdvisorCtl->total, &unpublished, 1);
+	LazyDropAdvisorAdd(&LazyDropAdvisorCtl->recent, &unpublished,
+					   exp(-unpublished.seconds / lazydrop_advisor_decay));
+	SpinLockRelease(&LazyDropAdvisorCtl->mutex);
+	memset(&unpublished, 0, sizeof(unpublished));
+}
+
+/*
+ * Make the pools, and throw away what is in the queue, which is of an earlier time.
+ */
+static void
+BeginSimulation(void)
+{
+	int32		frames = LazyDropAdvisorCtl->frames;
+	LazyDropAdvisorBatch *batch;
+
+	pools = MemoryContextAllocZero(TopMemoryContext, sizeof(LazyDropAdvisorPools));
+	LazyDropAdvisorPoolsInit(pools, frames, NBuffers,
+							 MemoryContextAllocHuge(TopMemoryContext,
+													LazyDropAdvisorPoolsSize(frames)));
+	SetModel();
+	for (int i = 0; i < LOADERS_SEEN; i++)
+		loaders_seen[i] = INVALID_PROC_NUMBER;
+	for (uint32 i = 0; i < LazyDropAdvisorCtl->nbatches &&
+		 (batch = LazyDropAdvisorNextBatch()) != NULL; i++)
+		LazyDropAdvisorBatchTaken(batch);
+	ReadIO(&io_before);
+	io_read_at = GetCurrentTimestamp();
+}
+
+/*
+ * Entry point of the worker.
+ */
+void
+LazyDropAdvisorMain(Datum arg)
+{
+	uint32		none = (uint32) INVALID_PROC_NUMBER;
+	long		sleep = MIN_SLEEP_MS;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	/* Another one may have been started, when this one was late. */
+	if (!lazydrop_advisor ||
+		!pg_atomic_compare_exchange_u32(&LazyDropAdvisorCtl->worker, &none,
+										(uint32) MyProcNumber))
+		proc_exit(0);
+	before_shmem_exit(AdvisorExit, (Datum) 0);
+
+	/* a row in pg_stat_activity, without a database or a role */
+	InitProcessPhase2();
+	pgstat_beinit();
+	pgstat_bestart_initial();
+	pgstat_report_appname("");
+	pgstat_report_activity(STATE_IDLE, "");
+
+	BeginSimulation();
+	for (;;)
+	{
+		TimestampTz now;
+
+		ResetLatch(MyLatch);
+		ProcessAdvisorInterrupts();
+		if (TakeSamples())
+			sleep = MIN_SLEEP_MS;
+		else
+			sleep = Min(2 * sleep, MAX_SLEEP_MS);
+
+		now = GetCurrentTimestamp();
+		if (now - io_read_at >= IO_INTERVAL_MS * INT64CONST(1000) || now < io_read_at)
+			Publish(now);
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 sleep, LazyDropAdvisorCtl->wait_event);
+	}
+}

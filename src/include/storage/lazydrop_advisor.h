@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_advisor.h
+ *	  The door through which the rest of the server calls the adviser on the size of
+ *	  shared_buffers.
+ *
+ * See src/backend/storage/advisor/README.  With lazydrop.advisor off, or for a page
+ * that is not sampled, each call with a hash is one comparison.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * src/include/storage/lazydrop_advisor.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LAZYDROP_ADVISOR_H
+#define LAZYDROP_ADVISOR_H
+
+#include "datatype/timestamp.h"
+#include "pgstat.h"
+#include "storage/buf_internals.h"
+#include "storage/smgr.h"
+
+/*
+ * Pages whose hash is less than this are sampled by this process; none if it is 0.
+ * The partitions of the buffer table are chosen by the lowest bits of the hash, so all
+ * of them are sampled.
+ */
+extern PGDLLIMPORT uint32 lazydrop_advisor_threshold;
+
+extern PGDLLIMPORT bool lazydrop_advisor;
+extern PGDLLIMPORT int lazydrop_advisor_memory;
+extern PGDLLIMPORT int lazydrop_advisor_decay;
+
+#define LAZYDROP_ADVICE_SIZES	8
+
+/*
+ * What is told of a size; numbers of the first block are since the last reset, those
+ * of the second of about the last lazydrop.advisor_decay.  A ratio is -1 when nothing
+ * has been looked up.
+ */
+typedef struct LazyDropAdvice
+{
+	double		factor;			/* of shared_buffers */
+	int64		buffers;
+	double		hit_ratio;
+	double		reads;			/* pages */
+	double		reads_per_second;
+	double		read_time_ms;	/* 0 without track_io_timing */
+	double		time_saved_ms;	/* compared with the real size */
+	double		cold_reads;		/* of reads, those for which it was too early */
+
+	double		recent_hit_ratio;
+	double		recent_reads_per_second;
+} LazyDropAdvice;
+
+typedef struct LazyDropAdviceStats
+{
+	bool		enabled;
+	bool		two_classes;	/* the policy that is simulated */
+	int			worker_pid;		/* 0 when there is none */
+	int			frames;			/* of the miniature of the real size */
+	double		rate;			/* part of the pages that is sampled */
+	double		samples;		/* lookups that were sampled */
+	int64		dropped;		/* samples for which there was no room */
+	double		hits;			/* of all pages, as pg_stat_io has it */
+	double		reads;
+	double		seconds;		/* how long the adviser was on */
+	TimestampTz stats_reset;
+	LazyDropAdvice sizes[LAZYDROP_ADVICE_SIZES];
+} LazyDropAdviceStats;
+
+/* start-up */
+extern void LazyDropAdvisorDefineSettings(void);
+extern Size LazyDropAdvisorShmemSize(void);
+extern void LazyDropAdvisorShmemInit(void);
+extern bool LazyDropAdvisorStartWorker(void);
+pg_noreturn extern void LazyDropAdvisorMain(Datum arg);
+
+/* what is seen of it */
+extern void LazyDropAdvisorGetStats(LazyDropAdviceStats *stats);
+extern void LazyDropAdvisorReset(void);
+extern const char *LazyDropAdvisorShow(void);
+
+/* droppers; may be in a critical section */
+extern void LazyDropAdvisorDropped(SMgrRelation *rels, int nrels);
+extern void LazyDropAdvisorTruncated(SMgrRelation rel, const ForkNumber *forknum,
+									 int nforks, const BlockNumber *nblocks);
+
+/* behind the functions below */
+extern void LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr,
+									  IOContext io_context);
+extern void LazyDropAdvisorNoteMiss(const BufferTag *tag);
+extern void LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context);
+extern void LazyDropAdvisorNoteForget(const BufferTag *tag);
+
+/*
+ * A page is looked up; the hash is that of its tag.
+ */
+static inline void
+LazyDropAdvisorLookup(const BufferTag *tag, uint32 hash, SMgrRelation smgr,
+					  IOContext io_context)
+{
+	if (unlikely(hash < lazydrop_advisor_threshold))
+		LazyDropAdvisorNoteLookup(tag, smgr, io_context);
+}
+
+/*
+ * The page that this process has looked up last had no buffer.
+ */
+static inline void
+LazyDropAdvisorMiss(const BufferTag *tag, uint32 hash)
+{
+	if (unlikely(hash < lazydrop_advisor_threshold))
+		LazyDropAdvisorNoteMiss(tag);
+}
+
+/*
+ * A page is added to a relation.
+ */
+static inline void
+LazyDropAdvisorExtend(const BufferTag *tag, uint32 hash, IOContext io_context)
+{
+	if (unlikely(hash < lazydrop_advisor_threshold))
+		LazyDropAdvisorNoteExtend(tag, io_context);
+}
+
+/*
+ * A page that is no more needed has lost its buffer.
+ */
+static inline void
+LazyDropAdvisorForget(const BufferTag *tag, uint32 hash)
+{
+	if (unlikely(hash < lazydrop_advisor_threshold))
+		LazyDropAdvisorNoteForget(tag);
+}
+
+#endif							/* LAZYDROP_ADVISOR_H */

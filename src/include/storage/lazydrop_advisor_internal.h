@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_advisor_internal.h
+ *	  What the files of the adviser share.
+ *
+ * See src/backend/storage/advisor/README.  The part about pools needs nothing of the
+ * server but its names for types, so that bench/advisor can do without.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * src/include/storage/lazydrop_advisor_internal.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LAZYDROP_ADVISOR_INTERNAL_H
+#define LAZYDROP_ADVISOR_INTERNAL_H
+
+/* How a page was asked for: without a ring, or with one of these. */
+typedef enum LazyDropAdvisorAccess
+{
+	LAZYDROP_ADVISOR_NORMAL,
+	LAZYDROP_ADVISOR_BULKREAD,
+	LAZYDROP_ADVISOR_BULKWRITE,
+	LAZYDROP_ADVISOR_VACUUM,
+} LazyDropAdvisorAccess;
+
+#define LAZYDROP_ADVISOR_NUM_ACCESSES	(LAZYDROP_ADVISOR_VACUUM + 1)
+
+/* What a sample says. */
+typedef enum LazyDropAdvisorKind
+{
+	LAZYDROP_ADVISOR_LOOKUP,	/* a page was looked up */
+	LAZYDROP_ADVISOR_EXTEND,	/* a page was added to a relation */
+	LAZYDROP_ADVISOR_FORGET,	/* a page lost its buffer, as it is not needed */
+	LAZYDROP_ADVISOR_TRUNCATE,	/* so did all of the fork from this page on */
+	LAZYDROP_ADVISOR_DROP,		/* so did all forks of the relation */
+} LazyDropAdvisorKind;
+
+/*
+ * A page that was sampled.  A relation is known by a hash of its names, but for the
+ * lowest bits, which are the fork: if two share it, their pages do.
+ */
+#define LAZYDROP_ADVISOR_FORK_MASK	3
+
+typedef struct LazyDropAdvisorSample
+{
+	uint32		rel;
+	uint32		block;
+	uint32		rel_blocks;		/* a bulk read's: size of the fork, or 0 */
+	uint16		lookups;		/* by one process in a row, or almost so */
+	uint8		kind;			/* a LazyDropAdvisorKind */
+	uint8		access;			/* a LazyDropAdvisorAccess ... */
+} LazyDropAdvisorSample;
+
+/* ... to which this is added when a lookup found no buffer */
+#define LAZYDROP_ADVISOR_MISSED		0x80
+
+/* ----------------------------------------------------------------
+ *		Simulated pools, lazydrop_advisor_pool.c
+ * ----------------------------------------------------------------
+ */
+
+/* The policy that the pools follow, and how the sample relates to all there is. */
+typedef struct LazyDropAdvisorModel
+{
+	double		rate;			/* part of the pages that is sampled */
+	bool		two_classes;	/* lazydrop.scan_resistance is not off */
+	int			loaders;		/* processes that load pages, about */
+	int			ring_blocks[LAZYDROP_ADVISOR_NUM_ACCESSES];
+} LazyDropAdvisorModel;
+
+typedef struct LazyDropAdvisorFrame
+{
+	uint32		rel;
+	uint32		block;
+	int32		next;			/* in the chain, or of the free ones; or -1 */
+	uint8		usage;
+	uint8		class;
+	bool		used;
+} LazyDropAdvisorFrame;
+
+/* a load that is remembered, or a slot of a ring */
+typedef struct LazyDropAdvisorLoad
+{
+	uint32		rel;
+	uint32		block;
+	uint64		clock;
+} LazyDropAdvisorLoad;
+
+#define LAZYDROP_ADVISOR_MAX_LOADS	64
+#define LAZYDROP_ADVISOR_MAX_RING	32
+
+typedef struct LazyDropAdvisorPool
+{
+	const LazyDropAdvisorModel *model;
+	double		buffers;		/* of the pool that this is a miniature of */
+	int32		nframes;
+	uint32		nbuckets;		/* a power of two */
+	int32		free;			/* first of a chain, or -1 */
+	int32		nmain;			/* frames of the main class */
+	int32		hand;
+	int32		main_hand;
+	LazyDropAdvisorFrame *frames;
+	int32	   *buckets;
+	uint32	   *ghost;
+	uint32		nghost_sets;
+
+	/* loads that are remembered, the oldest first */
+	LazyDropAdvisorLoad loads[LAZYDROP_ADVISOR_MAX_LOADS];
+	int			first_load;
+	int			nloads;
+	uint64		clock;			/* loads without a ring */
+
+	LazyDropAdvisorLoad rings[LAZYDROP_ADVISOR_NUM_ACCESSES][LAZYDROP_ADVISOR_MAX_RING];
+	int			ring_next[LAZYDROP_ADVISOR_NUM_ACCESSES];
+} LazyDropAdvisorPool;
+
+typedef enum LazyDropAdvisorOutcome
+{
+	LAZYDROP_ADVISOR_HIT,
+	LAZYDROP_ADVISOR_MISS,
+	LAZYDROP_ADVISOR_COLD,		/* a miss, while there were free frames */
+} LazyDropAdvisorOutcome;
+
+extern Size LazyDropAdvisorPoolSize(int32 nframes);
+extern void LazyDropAdvisorPoolInit(LazyDropAdvisorPool *pool,
+									const LazyDropAdvisorModel *model,
+									int32 nframes, double buffers, void *memory);
+extern LazyDropAdvisorOutcome LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool,
+														const LazyDropAdvisorSample *sample);
+extern void LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool,
+									  const LazyDropAdvisorSample *sample);
+
+/* ----------------------------------------------------------------
+ *		All of them, and what they tell, lazydrop_advisor_estimate.c
+ * ----------------------------------------------------------------
+ */
+
+#define LAZYDROP_ADVISOR_SIZES	8
+
+/* sizes as parts of shared_buffers; one of them is 1 */
+extern const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES];
+
+#define LAZYDROP_ADVISOR_REAL	3	/* index of that one */
+
+/* What is summed up; as doubles, because some of the sums decay. */
+typedef struct LazyDropAdvisorSums
+{
+	/* of the sample */
+	double		lookups;
+	double		misses[LAZYDROP_ADVISOR_SIZES];
+	double		cold[LAZYDROP_ADVISOR_SIZES];	/* of these, too early to tell */
+
+	/* of all there was, as pg_stat_io has it */
+	double		hits;
+	double		reads;			/* in pages */
+	double		read_time;		/* in milliseconds */
+	double		seconds;
+} LazyDropAdvisorSums;
+
+typedef struct LazyDropAdvisorPools
+{
+	LazyDropAdvisorModel model;
+	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES];
+} LazyDropAdvisorPools;
+
+extern int32 LazyDropAdvisorFrames(Size memory, int32 buffers);
+extern Size LazyDropAdvisorPoolsSize(int32 frames);
+extern void LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames,
+									 int32 buffers, void *memory);
+extern void LazyDropAdvisorFeed(LazyDropAdvisorPools *pools,
+								const LazyDropAdvisorSample *sample,
+								LazyDropAdvisorSums *sums);
+extern void LazyDropAdvisorAdd(LazyDropAdvisorSums *sums,
+							   const LazyDropAdvisorSums *more, double decay);
+extern void LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate,
+									double *reads);
+
+#endif							/* LAZYDROP_ADVISOR_INTERNAL_H */

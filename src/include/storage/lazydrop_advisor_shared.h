@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_advisor_shared.h
+ *	  Shared memory of the adviser.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * src/include/storage/lazydrop_advisor_shared.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LAZYDROP_ADVISOR_SHARED_H
+#define LAZYDROP_ADVISOR_SHARED_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/lazydrop_advisor_internal.h"
+#include "storage/spin.h"
+
+/*
+ * What a process hands over at a time.  Its state says what the slot of the queue is
+ * ready for (rule A3): the position in the queue of the batch to be put here, or that
+ * number + 1 when it has been.
+ */
+#define LAZYDROP_ADVISOR_BATCH	15
+
+typedef struct LazyDropAdvisorBatch
+{
+	pg_atomic_uint64 state;
+	int32		proc;			/* its process */
+	int32		nsamples;
+	LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
+} LazyDropAdvisorBatch;
+
+StaticAssertDecl(sizeof(LazyDropAdvisorBatch) == 256,
+				 "a batch should begin and end with a cache line");
+
+typedef union LazyDropAdvisorPosition
+{
+	pg_atomic_uint64 value;
+	char		pad[PG_CACHE_LINE_SIZE];
+} LazyDropAdvisorPosition;
+
+typedef struct LazyDropAdvisorShared
+{
+	LazyDropAdvisorPosition put;	/* of the next batch that is put */
+	LazyDropAdvisorPosition taken;	/* that is taken; changed by the worker */
+	pg_atomic_uint64 dropped;	/* samples for which there was no room */
+	pg_atomic_uint32 worker;	/* its ProcNumber, or INVALID_PROC_NUMBER */
+
+	/* do not change after start-up */
+	int32		frames;			/* of the pool that is as large as ours */
+	uint32		threshold;
+	uint32		nbatches;		/* a power of two */
+	uint32		wait_event;
+
+	slock_t		mutex;			/* for all that follows, briefly */
+	LazyDropAdvisorSums total;	/* since stats_reset */
+	LazyDropAdvisorSums recent; /* the same, decaying */
+	uint64		dropped_before; /* dropped at the last reset */
+	TimestampTz stats_reset;
+
+	LazyDropAdvisorBatch batches[FLEXIBLE_ARRAY_MEMBER];
+} LazyDropAdvisorShared;
+
+extern LazyDropAdvisorShared *LazyDropAdvisorCtl;
+
+extern Size LazyDropAdvisorPoolsMemory(void);
+extern LazyDropAdvisorBatch *LazyDropAdvisorNextBatch(void);
+extern void LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch);
+
+#endif							/* LAZYDROP_ADVISOR_SHARED_H */

@@ -1,0 +1,230 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+# The adviser on shared_buffers: that it is of no effect while it is off, and what it says of
+# loads for which the truth is known: a loop that is a little larger than the pool, and a table
+# that is scanned with a ring where it is more than a quarter of the pool.  Then what happens to
+# its worker: ended, stopped, killed; restarts, a standby, wrong values, and permissions.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+use JSON::PP;
+use LazyDropUtils
+  qw(start_quiet_node reload_with log_is_clean stop_process continue_process);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# all of the pages of so small a pool are sampled
+my $buffers = 2048;
+my $node = start_quiet_node(
+	'primary',
+	'shared_buffers' => $buffers * 8 . 'kB',
+	'max_parallel_workers_per_gather' => 0);
+
+sub advice
+{
+	my ($on) = @_;
+	return decode_json($on->safe_psql('postgres', 'SHOW lazydrop.advice'));
+}
+
+sub wait_for_advice
+{
+	my ($on, $condition) = @_;
+	$on->poll_query_until('postgres',
+		"SELECT $condition FROM (SELECT current_setting('lazydrop.advice')::jsonb) AS x(s)"
+	  )
+	  or die "timed out waiting for $condition: "
+	  . $on->safe_psql('postgres', 'SHOW lazydrop.advice');
+	return;
+}
+
+# By size, which part of a table that is read by a statement is found, when that has been
+# executed often enough for all pools to have what they can.  All that is read is of the table.
+sub parts_found
+{
+	my ($statements, $pages) = @_;
+	$node->safe_psql('postgres', $statements x 3);
+	wait_for_sums();
+	my $before = advice($node);
+	$node->safe_psql('postgres', $statements x 5);
+	wait_for_sums();
+	my $after = advice($node);
+	my %found;
+
+	foreach my $i (0 .. $#{ $after->{sizes} })
+	{
+		my $reads = $after->{sizes}[$i]{reads} - $before->{sizes}[$i]{reads};
+		$found{ $after->{sizes}[$i]{factor} } = 1 - $reads / (5 * $pages);
+	}
+	return \%found;
+}
+
+# A session has handed over its samples and its statistics when it is gone.  Then the worker,
+# which sums up once a second, has seen them after the second time.
+sub wait_for_sums
+{
+	$node->poll_query_until('postgres',
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}
+	) or die 'a session does not end';
+	my $seconds = advice($node)->{seconds};
+	wait_for_advice($node, "(s->>'seconds')::numeric > $seconds + 1.5");
+	return;
+}
+
+sub worker
+{
+	my ($on) = @_;
+	return $on->safe_psql('postgres',
+		q{SELECT coalesce(string_agg(pid::text, ' '), 'none') FROM pg_stat_activity WHERE backend_type = 'lazy drop advisor'}
+	);
+}
+
+# Off.
+my $advice = advice($node);
+is(scalar @{ $advice->{sizes} }, 8, 'there are eight sizes');
+is_deeply(
+	[ map { $_->{factor} * $buffers * 8192 } @{ $advice->{sizes} } ],
+	[ map { $_->{shared_buffers} } @{ $advice->{sizes} } ],
+	'which are told in bytes');
+is_deeply(
+	[ map { $_->{hit_ratio} } @{ $advice->{sizes} } ],
+	[ (undef) x 8 ],
+	'nothing is said before it is on');
+ok(!$advice->{enabled}, 'it is off by default');
+is(worker($node), 'none', 'and has no worker then');
+
+# Three rows to a page.  The loop reads the pages one by one, without a ring.
+my $loop_pages = int(1.2 * $buffers);
+my $scan_pages = int(0.6 * $buffers);
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE loop WITH (fillfactor = 45) AS
+		SELECT i AS id, repeat('x', 950) AS f FROM generate_series(1, 3 * $loop_pages) AS i;
+	CREATE INDEX ON loop (id);
+	CREATE TABLE scan WITH (fillfactor = 45) AS
+		SELECT i AS id, repeat('x', 950) AS f FROM generate_series(1, 3 * $scan_pages) AS i;
+	VACUUM (FREEZE, ANALYZE) loop, scan});
+is( $node->safe_psql(
+		'postgres',
+		q{SELECT count(DISTINCT split_part(ctid::text, ',', 1)) FROM loop}),
+	$loop_pages,
+	'the loop is as long as it should be');
+is(advice($node)->{samples}, 0, 'nothing was sampled');
+
+# On.
+reload_with($node, 'lazydrop.advisor' => 'on');
+wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+is( worker($node),
+	advice($node)->{worker_pid},
+	'there is a worker when it is on');
+my $loop = q{
+	SET enable_seqscan = off; SET enable_bitmapscan = off;
+	SELECT count(f) FROM loop WHERE id > 0;
+};
+my $found = parts_found($loop, $loop_pages);
+cmp_ok($found->{$_}, '<', 0.1,
+	"nothing is found of a loop of 1.2 times the pool with $_ of it")
+  foreach (0.25, 0.5, 0.75, 1);
+cmp_ok($found->{$_}, '>', 0.97, "and all of it with $_")
+  foreach (1.5, 2, 3, 4);
+
+# Some of the last pages are found, until others need their buffers.  A quarter of twice the pool is less than the table, a quarter of three times it is more.
+$found = parts_found(q{SELECT count(f) FROM scan;}, $scan_pages);
+cmp_ok($found->{$_}, '<', 0.3,
+	"little is found by a scan with a ring with $_ of the pool")
+  foreach (1, 1.5, 2);
+cmp_ok($found->{$_}, '>', 0.97, "and all by one without, with $_ of it")
+  foreach (3, 4);
+
+# The other policy.
+reload_with($node, 'lazydrop.scan_resistance' => 'on');
+is(advice($node)->{policy}, 'two classes', 'it follows the policy');
+$found = parts_found($loop, $loop_pages);
+cmp_ok($found->{$_}, '>', 0.97,
+	"a loop of 1.2 times the pool fits into $_ of it")
+  foreach (1.5, 2, 3, 4);
+cmp_ok($found->{0.25}, '<', 0.1, 'and nothing of it is found with a quarter');
+reload_with($node, 'lazydrop.scan_resistance' => 'off');
+
+cmp_ok(advice($node)->{samples_dropped}, '==', 0, 'no sample was lost');
+
+# Its worker is stopped: no process waits for it, and what has no room is counted.
+my $pid = stop_process(worker($node));
+$node->safe_psql('postgres', $loop x 10);
+cmp_ok(advice($node)->{samples_dropped}, '>', 0,
+	'a full queue drops samples');
+continue_process($pid);
+wait_for_sums();
+is(worker($node), $pid, 'and the worker goes on');
+
+# It is ended, and comes back.
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
+isnt(worker($node), 'none', 'a worker that was ended is started again');
+
+# Off and on.
+reload_with($node, 'lazydrop.advisor' => 'off');
+wait_for_advice($node, q{s->>'worker_pid' IS NULL});
+my $samples = advice($node)->{samples};
+$node->safe_psql('postgres', $loop);
+is(advice($node)->{samples}, $samples, 'what was seen stays when it is off');
+reload_with($node, 'lazydrop.advisor' => 'on');
+wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+
+# It is killed: the server starts again, as after any crash.
+reload_with($node, 'restart_after_crash' => 'on');
+my $offset = -s $node->logfile;
+$pid = worker($node);
+kill 'KILL', $pid;
+$node->wait_for_log(qr/all server processes terminated; reinitializing/,
+	$offset);
+$node->poll_query_until('postgres', 'SELECT true');
+wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
+cmp_ok(advice($node)->{samples},
+	'<', $samples, 'after a crash it begins anew');
+
+# A standby has its own, without an object in the catalogs.
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+wait_for_advice($standby, q{s->>'worker_pid' IS NOT NULL});
+$node->safe_psql('postgres',
+	'CREATE TABLE other AS SELECT generate_series(1, 100000) AS i');
+$node->wait_for_replay_catchup($standby);
+$standby->safe_psql('postgres', $loop x 2);
+wait_for_advice($standby,
+	"(s->>'samples')::numeric > $loop_pages AND (s->>'reads')::numeric > 0");
+ok(defined advice($standby)->{sizes}[3]{hit_ratio}, 'a standby has advice');
+$standby->promote;
+$standby->safe_psql('postgres', 'DROP TABLE loop');
+$standby->stop;
+log_is_clean($standby);
+
+# Wrong values and permissions.
+my ($ret, $out, $err) = $node->psql('postgres', 'SET lazydrop.advisor = off');
+like($err, qr/cannot be changed now/, 'a session cannot change it');
+($ret, $out, $err) =
+  $node->psql('postgres', q{ALTER SYSTEM SET lazydrop.advisor = 'maybe'});
+like($err, qr/requires a Boolean value/, 'it is on or off');
+($ret, $out, $err) =
+  $node->psql('postgres', 'ALTER SYSTEM SET lazydrop.advisor_memory = 1');
+like($err, qr/outside the valid range/, 'it needs some memory');
+($ret, $out, $err) = $node->psql('postgres', q{SET lazydrop.advice = ''});
+like($err, qr/cannot be changed/, 'advice is not a value to set');
+$node->safe_psql('postgres',
+	'CREATE ROLE other LOGIN; CREATE ROLE monitor LOGIN IN ROLE pg_monitor');
+($ret, $out, $err) =
+  $node->psql('postgres', 'SET ROLE other; SHOW lazydrop.advice');
+like($err, qr/permission denied to examine/, 'not everyone may read it');
+($ret, $out, $err) =
+  $node->psql('postgres', 'SET ROLE monitor; SHOW lazydrop.advice');
+like($out, qr/"sizes"/, 'pg_monitor may');
+
+$node->stop;
+log_is_clean($node);
+done_testing();

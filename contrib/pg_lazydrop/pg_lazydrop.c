@@ -36,6 +36,7 @@ PG_FUNCTION_INFO_V1(pg_stat_get_lazydrop_cache);
 PG_FUNCTION_INFO_V1(pg_lazydrop_get_pending);
 PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
+PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 
 #define NUM_STAT_COLUMNS	24
 #define NUM_CACHE_COLUMNS	15
@@ -260,5 +261,15 @@ Datum
 pg_stat_lazydrop_reset(PG_FUNCTION_ARGS)
 {
 	GetRoutines()->reset_stats();
+	PG_RETURN_VOID();
+}
+
+/*
+ * Let the adviser on shared_buffers begin anew.
+ */
+Datum
+pg_lazydrop_advice_reset(PG_FUNCTION_ARGS)
+{
+	GetRoutines()->reset_advice();
 	PG_RETURN_VOID();
 }

@@ -135,6 +135,32 @@ RESET ROLE;
 REVOKE ALL ON FUNCTION pg_lazydrop_drain, pg_stat_lazydrop_reset FROM regress_lazydrop_operator;
 DROP ROLE regress_lazydrop_nobody, regress_lazydrop_monitor, regress_lazydrop_operator;
 
+-- The adviser on shared_buffers is off, and has seen nothing.
+\d+ pg_lazydrop_advice
+SELECT factor, shared_buffers = factor * pg_size_bytes(current_setting('shared_buffers')) AS shared_buffers,
+       hit_ratio, reads, read_time, recent_hit_ratio, samples, samples_dropped
+FROM pg_lazydrop_advice;
+SELECT pg_lazydrop_advise();
+SELECT pg_lazydrop_advise(NULL);
+SELECT regexp_replace(plot, '^ *\S+ .B', 'size') AS plot FROM pg_lazydrop_advice_plot(5) AS plot;
+SELECT factor, disk_reads_min, disk_reads_max
+FROM pg_lazydrop_advice_range(pg_size_bytes(current_setting('shared_buffers')));
+SELECT since AS reset_before FROM pg_lazydrop_advice LIMIT 1 \gset
+SELECT pg_lazydrop_advice_reset();
+SELECT DISTINCT since > :'reset_before' AS reset FROM pg_lazydrop_advice;
+CREATE ROLE regress_lazydrop_advised IN ROLE pg_monitor;
+CREATE ROLE regress_lazydrop_nobody;
+SET ROLE regress_lazydrop_advised;
+SELECT pg_lazydrop_advise();
+SELECT count(*) FROM pg_lazydrop_advice_range(1::bigint << 40);
+SELECT pg_lazydrop_advice_reset();
+SET ROLE regress_lazydrop_nobody;
+SELECT pg_lazydrop_advise();
+SELECT count(*) FROM pg_lazydrop_advice;
+SHOW lazydrop.advice;
+RESET ROLE;
+DROP ROLE regress_lazydrop_advised, regress_lazydrop_nobody;
+
 -- All wait events of the lazy drop are known, with names of their own.
 SELECT type, name FROM pg_wait_events WHERE name LIKE 'LazyDrop%' ORDER BY name COLLATE "C";
 

@@ -107,6 +107,7 @@ typedef struct LazyDropRoutines
 	LazyDropPending *(*get_pending) (int *npending);
 	bool		(*drain) (int64 timeout_ms);
 	void		(*reset_stats) (void);
+	void		(*reset_advice) (void);
 } LazyDropRoutines;
 
 extern void LazyDropGetStats(LazyDropStats *stats);

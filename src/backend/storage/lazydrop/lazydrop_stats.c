@@ -21,6 +21,7 @@
 #include "lib/stringinfo.h"
 #include "storage/bufmgr.h"
 #include "storage/lazydrop.h"
+#include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
@@ -293,6 +294,7 @@ static const LazyDropRoutines routines = {
 	.get_pending = LazyDropGetPending,
 	.drain = LazyDropDrain,
 	.reset_stats = LazyDropResetStats,
+	.reset_advice = LazyDropAdvisorReset,
 };
 
 /*

@@ -50,7 +50,7 @@ my @settings = lines(
 	q{SELECT name FROM pg_settings WHERE name LIKE 'lazydrop.%' ORDER BY name}
 );
 # pg_settings leaves these out.
-my @shown = ('lazydrop.stats', 'lazydrop.cache_stats');
+my @shown = ('lazydrop.stats', 'lazydrop.cache_stats', 'lazydrop.advice');
 is_same_set(
 	[ $chapter =~ /<varlistentry id="guc-\S+" xreflabel="([^"]+)">/g ],
 	[ @settings, @shown ],
@@ -70,6 +70,7 @@ foreach my $name (@settings)
 	my ($default, $when) = split /\|/, $node->safe_psql(
 		'postgres', qq{
 		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's'
+			WHEN unit = 'kB' THEN boot_val::int / 1024 || 'MB'
 			WHEN unit LIKE '%kB'
 			THEN boot_val::int * pg_size_bytes(unit) / 1048576 || 'MB'
 			ELSE boot_val END,
@@ -118,7 +119,7 @@ is_same_set(
 # --- views ------------------------------------------------------------------------------------------
 
 foreach my $view ('pg_stat_lazydrop', 'pg_stat_lazydrop_cache',
-	'pg_lazydrop_pending')
+	'pg_lazydrop_pending', 'pg_lazydrop_advice')
 {
 	my @columns = lines(
 		qq{SELECT attname || ' ' || format_type(atttypid, NULL) FROM pg_attribute

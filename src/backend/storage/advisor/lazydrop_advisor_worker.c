@@ -67,6 +67,7 @@ typedef struct IOTotals
 	double		hits;
 	double		reads;
 	double		read_time;
+	TimestampTz reset;
 } IOTotals;
 
 static LazyDropAdvisorPools *pools;
@@ -251,20 +252,15 @@ ReadIO(IOTotals *totals)
 			totals->read_time += stats->times[IOOBJECT_RELATION][context][IOOP_READ] / 1000.0;
 		}
 	}
+	totals->reset = io->stat_reset_timestamp;
 	pgstat_clear_snapshot();
 }
 
 /*
- * The increase of a counter, which may have been set to zero.
- */
-static double
-Increase(double before, double now)
-{
-	return now >= before ? now - before : now;
-}
-
-/*
  * Sum up what there was since this was last done, together with what pg_stat_io says.
+ *
+ * When that has been set to zero, or the startup process has restored what was there
+ * before the restart, nothing is known for the last interval.
  */
 static void
 Publish(TimestampTz now)
@@ -273,9 +269,12 @@ Publish(TimestampTz now)
 	IOTotals	io;
 
 	ReadIO(&io);
-	unpublished.hits = Increase(io_before.hits, io.hits);
-	unpublished.reads = Increase(io_before.reads, io.reads);
-	unpublished.read_time = Increase(io_before.read_time, io.read_time);
+	if (io.reset == io_before.reset)
+	{
+		unpublished.hits = io.hits - io_before.hits;
+		unpublished.reads = io.reads - io_before.reads;
+		unpublished.read_time = io.read_time - io_before.read_time;
+	}
 	unpublished.seconds = Max(seconds, 0);
 	io_before = io;
 	io_read_at = now;

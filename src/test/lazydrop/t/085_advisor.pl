@@ -175,6 +175,13 @@ is(advice($node)->{samples}, $samples, 'what was seen stays when it is off');
 reload_with($node, 'lazydrop.advisor' => 'on');
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 
+# A restart begins anew, though pg_stat_io goes on.
+cmp_ok(advice($node)->{reads}, '>', 10 * $loop_pages, 'much was read');
+$node->restart;
+wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+wait_for_sums();
+cmp_ok(advice($node)->{reads}, '<', $loop_pages, 'which a restart forgets');
+
 # It is killed: the server starts again, as after any crash.
 reload_with($node, 'restart_after_crash' => 'on');
 my $offset = -s $node->logfile;

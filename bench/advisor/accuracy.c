@@ -1,0 +1,325 @@
+/*-------------------------------------------------------------------------
+ *
+ * accuracy.c
+ *	  How far the adviser's estimates are from the truth, on traces.
+ *
+ * Pools of full size and miniatures are simulated by the same code, that of the server,
+ * src/backend/storage/advisor.  What is compared is the hit ratio at each size in the second
+ * half of a trace: that of the full pools, and the estimate of three miniatures, each with
+ * another sample.  So this measures what sampling costs, not how well the code follows
+ * the server's policy; the scenario shared-buffers-advice does.
+ *
+ * accuracy [BUFFERS [KILOBYTES]]: shared_buffers, 131072 (1 GB) by default, and the memory
+ * for the miniatures, 768.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  bench/advisor/accuracy.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "storage/lazydrop_advisor_internal.h"
+
+#define SAMPLES		3
+#define LENGTH		24			/* of a trace, in times the buffers */
+#define SIZES		LAZYDROP_ADVISOR_SIZES
+#define REAL		LAZYDROP_ADVISOR_REAL
+
+typedef enum Trace
+{
+	UNIFORM_2,
+	ZIPF_08,
+	ZIPF_11,
+	TPC_B,
+	LOOP_11,
+	OLTP_AND_SCAN,
+	LOOP_AND_ZIPF,
+	RING_AND_ZIPF,
+	UNIFORM_09,
+}			Trace;
+
+static const char *const trace_name[] = {
+	"uniform, 2 times the pool",
+	"Zipf 0.8, 4 times",
+	"Zipf 1.1, 4 times",
+	"like TPC-B, 2 times",
+	"a loop of 1.1 times",
+	"Zipf 0.8 and an index scan",
+	"Zipf 0.8 and a loop of 1.5 times",
+	"Zipf 0.8 and a ring scan of 0.4 times",
+	"uniform, 0.9 times",
+};
+
+/* A distribution: sums of probabilities, by rank, and the page of each rank. */
+static double *zipf_sum;
+static uint32 *zipf_page;
+static uint32 zipf_pages;
+
+static uint64 state;
+
+static uint64
+Random(void)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state;
+}
+
+static uint32
+Uniform(double pages)
+{
+	return Random() % (uint32) pages;
+}
+
+static void *
+Allocate(Size size)
+{
+	void	   *memory = malloc(size);
+
+	if (memory == NULL)
+	{
+		fprintf(stderr, "out of memory\n");
+		exit(1);
+	}
+	return memory;
+}
+
+static void
+MakeZipf(uint32 pages, double exponent)
+{
+	double		sum = 0;
+
+	zipf_pages = pages;
+	zipf_sum = Allocate(pages * sizeof(double));
+	zipf_page = Allocate(pages * sizeof(uint32));
+	for (uint32 i = 0; i < pages; i++)
+	{
+		zipf_sum[i] = sum += pow(i + 1, -exponent);
+		zipf_page[i] = i;
+	}
+	for (uint32 i = pages - 1; i > 0; i--)
+	{
+		uint32		j = Random() % (i + 1);
+		uint32		page = zipf_page[i];
+
+		zipf_page[i] = zipf_page[j];
+		zipf_page[j] = page;
+	}
+}
+
+static uint32
+Zipf(void)
+{
+	double		wanted = (Random() >> 11) / 9007199254740992.0 * zipf_sum[zipf_pages - 1];
+	uint32		low = 0;
+	uint32		high = zipf_pages - 1;
+
+	while (low < high)
+	{
+		uint32		middle = low + (high - low) / 2;
+
+		if (zipf_sum[middle] < wanted)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return zipf_page[low];
+}
+
+/*
+ * The n-th page that is looked up, of n = 0, 1, ...
+ */
+static LazyDropAdvisorSample
+NextLookup(Trace trace, uint64 n, double buffers)
+{
+	static uint32 scanned;
+	LazyDropAdvisorSample sample = {.rel = 4,.lookups = 1};
+
+	if (n == 0)
+		scanned = 0;
+	switch (trace)
+	{
+		case UNIFORM_2:
+			sample.block = Uniform(2 * buffers);
+			break;
+		case UNIFORM_09:
+			sample.block = Uniform(0.9 * buffers);
+			break;
+		case ZIPF_08:
+		case ZIPF_11:
+			sample.block = Zipf();
+			break;
+		case LOOP_11:
+			sample.block = n % (uint32) (1.1 * buffers);
+			break;
+		case TPC_B:
+			/* two small tables, an index, the accounts, and the history */
+			sample.rel = 8 + 4 * (n % 5);
+			if (n % 5 < 2)
+				sample.block = Uniform(15);
+			else if (n % 5 == 2)
+				sample.block = Uniform(0.3 * buffers);
+			else if (n % 5 == 3)
+			{
+				sample.block = Uniform(2 * buffers);
+				sample.lookups = 2;
+			}
+			else
+				sample.block = n / 500;
+			break;
+		case OLTP_AND_SCAN:
+		case LOOP_AND_ZIPF:
+		case RING_AND_ZIPF:
+			if (n % (trace == OLTP_AND_SCAN ? 5 : trace == LOOP_AND_ZIPF ? 2 : 3) != 0)
+			{
+				sample.block = Zipf();
+				break;
+			}
+			sample.rel = 8;
+			if (trace == OLTP_AND_SCAN)
+				sample.block = scanned++ % (uint32) (8 * buffers);
+			else if (trace == LOOP_AND_ZIPF)
+				sample.block = scanned++ % (uint32) (1.5 * buffers);
+			else
+			{
+				sample.rel_blocks = 0.4 * buffers;
+				sample.block = scanned++ % sample.rel_blocks;
+				sample.access = LAZYDROP_ADVISOR_BULKREAD;
+			}
+			break;
+	}
+	return sample;
+}
+
+static bool
+IsSampled(const LazyDropAdvisorSample *sample, int seed, double rate)
+{
+	uint64		hash = ((uint64) sample->rel << 32 | sample->block) + seed;
+
+	/* splitmix64's, so that it is not the one that the pools use */
+	hash += UINT64CONST(0x9e3779b97f4a7c15) * (seed + 1);
+	hash = (hash ^ (hash >> 30)) * UINT64CONST(0xbf58476d1ce4e5b9);
+	hash = (hash ^ (hash >> 27)) * UINT64CONST(0x94d049bb133111eb);
+	return (hash ^ (hash >> 31)) >> 11 < rate * 9007199254740992.0;
+}
+
+static LazyDropAdvisorPools *
+MakePools(int32 frames, int32 buffers, bool two_classes)
+{
+	LazyDropAdvisorPools *pools = Allocate(sizeof(LazyDropAdvisorPools));
+
+	LazyDropAdvisorPoolsInit(pools, frames, buffers,
+							 Allocate(LazyDropAdvisorPoolsSize(frames)));
+	pools->model.two_classes = two_classes;
+	pools->model.loaders = 16;
+	pools->model.ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 288;
+	return pools;
+}
+
+static void
+FreePools(LazyDropAdvisorPools *pools)
+{
+	free(pools->pool[0].frames);	/* begins the memory of all */
+	free(pools);
+}
+
+static void
+Compare(Trace trace, bool two_classes, int32 buffers, int32 frames)
+{
+	LazyDropAdvisorPools *full = MakePools(buffers, buffers, two_classes);
+	LazyDropAdvisorPools *mini[SAMPLES];
+	LazyDropAdvisorSums truth = {0};
+	LazyDropAdvisorSums sums[SAMPLES] = {0};
+	double		sum = 0;
+	double		largest = 0;
+
+	for (int i = 0; i < SAMPLES; i++)
+		mini[i] = MakePools(frames, buffers, two_classes);
+
+	for (uint64 n = 0; n < (uint64) LENGTH * buffers; n++)
+	{
+		LazyDropAdvisorSample sample = NextLookup(trace, n, buffers);
+		double		misses;
+
+		if (n == (uint64) LENGTH * buffers / 2)
+		{
+			memset(&truth, 0, sizeof(truth));
+			memset(sums, 0, sizeof(sums));
+		}
+		misses = truth.misses[REAL];
+		sample.access |= LAZYDROP_ADVISOR_MISSED;
+		LazyDropAdvisorFeed(full, &sample, &truth);
+		if (truth.misses[REAL] == misses)
+			sample.access &= ~LAZYDROP_ADVISOR_MISSED;
+		for (int i = 0; i < SAMPLES; i++)
+		{
+			if (IsSampled(&sample, i, mini[i]->model.rate))
+				LazyDropAdvisorFeed(mini[i], &sample, &sums[i]);
+		}
+	}
+
+	printf("%-11s %-38s real     ", two_classes ? "two classes" : "clock sweep",
+		   trace_name[trace]);
+	for (int size = 0; size < SIZES; size++)
+		printf(" %6.2f", 100 * (1 - truth.misses[size] / truth.lookups));
+	printf("\n");
+	for (int i = 0; i < SAMPLES; i++)
+	{
+		double		reads[SIZES];
+
+		sums[i].reads = truth.misses[REAL];
+		sums[i].hits = truth.lookups - truth.misses[REAL];
+		LazyDropAdvisorEstimate(&sums[i], mini[i]->model.rate, reads);
+		printf("%51sestimated", "");
+		for (int size = 0; size < SIZES; size++)
+		{
+			double		error = 100 * fabs(reads[size] - truth.misses[size]) / truth.lookups;
+
+			sum += error;
+			largest = Max(largest, error);
+			printf(" %6.2f", 100 * (1 - reads[size] / truth.lookups));
+		}
+		printf("\n");
+		FreePools(mini[i]);
+	}
+	printf("%51serror     mean %.2f, largest %.2f\n", "", sum / SIZES / SAMPLES, largest);
+	fflush(stdout);
+	FreePools(full);
+}
+
+int
+main(int argc, char **argv)
+{
+	int32		buffers = argc > 1 ? atoi(argv[1]) : 131072;
+	int32		frames = LazyDropAdvisorFrames((argc > 2 ? atoi(argv[2]) : 768) * (Size) 1024,
+											   buffers);
+
+	printf("%d buffers, of which %d are sampled; hit ratio in %% at", buffers, frames);
+	for (int size = 0; size < SIZES; size++)
+		printf(" %g", LazyDropAdvisorFactors[size]);
+	printf(" times\n");
+
+	for (int two_classes = 0; two_classes < 2; two_classes++)
+	{
+		for (Trace trace = UNIFORM_2; trace <= UNIFORM_09; trace++)
+		{
+			state = UINT64CONST(88172645463325252);
+			if (trace == ZIPF_11 || trace == ZIPF_08 || trace >= OLTP_AND_SCAN)
+				MakeZipf(4 * buffers, trace == ZIPF_11 ? 1.1 : 0.8);
+			Compare(trace, two_classes, buffers, frames);
+			free(zipf_sum);
+			free(zipf_page);
+			zipf_sum = NULL;
+			zipf_page = NULL;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,231 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+# Source: the question that drops no longer answer: how large should shared_buffers be?
+# lazydrop.advisor is to know, without a restart.
+#
+# Asks: how far is the hit ratio that the adviser estimates for a size from the one that a
+# server of that size really has?  The advice is taken at one size; then the server is restarted
+# at each of the other seven, and the same load is run.  And what is lost with the size that
+# pg_lazydrop_advise() names, compared with the largest?
+#
+# Each row of the tables has a page of its own.  The loads: keys chosen uniformly from twice
+# shared_buffers; by a Zipfian distribution of exponent 0.8 or 1.1 from four times (see
+# oltp-beside-scan); pgbench's TPC-B-like one at twice; index scans that go round 1.1 times
+# shared_buffers; and exponent 0.8 beside an index scan of twice shared_buffers, a page of it for
+# each four reads by key.  The numbers of transactions are given, not their time, so that all
+# servers do the same.
+#
+# Expected, from a simulation of traces: a mean error of less than 1 point, and largest errors
+# where the working set just fits.
+
+use strict;
+use warnings FATAL => 'all';
+
+use LazyDropBench;
+use LazyDropCache;
+use List::Util qw(max sum0);
+
+my $shared_buffers = $opt{quick} ? '32MB' : '256MB';
+my $buffers = 128 * megabytes($shared_buffers);
+my $pages = 4 * $buffers;
+my $prime = 611953;
+my @factors = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4);
+my $clients = 2;
+
+# Expressions of pgbench: a key of a table of so many rows.
+sub uniform
+{
+	my ($rows) = @_;
+	return "\\set id random(1, $rows)\n";
+}
+
+sub zipf
+{
+	my ($s, $rows) = @_;
+	my ($factor, $power) =
+	  map { sprintf('(%.15f)', $_) }
+	  (($rows + 1)**(1 - $s) - 1, 1 / (1 - $s));
+	return qq{\\set u random(0, 999999999) / 1000000000.0
+\\set k least(int(pow(1.0 + :u * $factor, $power)), $rows)
+\\set id 1 + :k * $prime % $rows
+};
+}
+
+my $read = "SELECT balance FROM account WHERE id = :id;\n";
+
+# A hundred pages at a time, in the order of the table.
+sub round_of
+{
+	my ($rows) = @_;
+	my $steps = int($rows / 100);
+	return qq{\\set from :at * 100
+\\set at (:at + 1) % $steps
+SELECT count(balance) FROM account WHERE id > :from AND id <= :from + 100;
+};
+}
+
+# What each client executes, and how many transactions make each of them read as many pages as
+# there are in four times shared_buffers, on average.
+my %load = (
+	'uniform; 2 times' => [ uniform(2 * $buffers) . $read, 1 ],
+	'exponent 0.8; 4 times' => [ zipf(0.8, $pages) . $read, 1 ],
+	'exponent 1.1; 4 times' => [ zipf(1.1, $pages) . $read, 1 ],
+	'TPC-B-like; 2 times' => [ undef, 4 ],
+	'loop; 1.1 times' => [ round_of(1.1 * $buffers), 100, 1 ],
+	'exponent 0.8 beside a scan' => [
+		(zipf(0.8, $pages) . $read) x 4
+		  . qq{\\set scanned 1 + :at
+\\set at (:at + 1) % @{[ 2 * $buffers ]}
+SELECT balance FROM other WHERE id = :scanned;
+}, 4
+	]);
+
+my $node;
+
+sub run_load
+{
+	my ($name, $rounds) = @_;
+	my ($script, $reads, $alone) = @{ $load{$name} };
+	my $each = int($rounds * $pages / $reads / ($alone ? 1 : $clients)) || 1;
+	my @options = (
+		'-M' => 'prepared',
+		'-c' => $alone ? 1 : $clients,
+		'-j' => $alone ? 1 : $clients,
+		'-t' => $each);
+	return pgbench(
+		$node, $script, @options,
+		'-D' => 'at=0',
+		defined $script ? () : ('-b' => 'tpcb-like'));
+}
+
+sub start_with
+{
+	my ($server, $factor) = @_;
+	restart_as(
+		$node, $server,
+		'shared_buffers' => $buffers * $factor * 8 . 'kB',
+		'lazydrop.advisor' => $factor == 1 ? 'on' : 'off');
+	return;
+}
+
+# A session has sent its statistics when it is gone.
+sub wait_for_sessions
+{
+	$node->poll_query_until('postgres',
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}
+	) or die "pgbench's sessions do not end\n";
+	return;
+}
+
+# Hit ratio in per cent, as pg_stat_io has it.
+sub measure
+{
+	my ($name) = @_;
+	run_load($name, 2);
+	wait_for_sessions();
+	$node->safe_psql('postgres', q{SELECT pg_stat_reset_shared('io')});
+	my $rate = run_load($name, 2);
+	wait_for_sessions();
+	my $ratio = $node->safe_psql(
+		'postgres', q{
+		SELECT 100 * sum(hits) / (sum(hits) + sum(read_bytes) / 8192)
+		FROM pg_stat_io WHERE object = 'relation'});
+	return ($ratio, $rate);
+}
+
+scenario 'shared-buffers-advice' => (
+	seconds => 60,
+	runs => 1,
+	disk => 6,
+	groups => sub {
+		return
+		  map { cases([qw(off on)], size => $shared_buffers, case => $_) }
+		  sort keys %load;
+	},
+	setup => sub {
+		$node = make_primary(
+			'off',
+			cache_settings('off'),
+			%without_standbys,
+			shared_buffers => $shared_buffers,
+			autovacuum => 'off',
+			max_wal_size => '2GB',
+			max_parallel_workers_per_gather => '0',
+			enable_seqscan => 'off',
+			enable_bitmapscan => 'off');
+		foreach my $table ([ account => $pages ], [ other => 2 * $buffers ])
+		{
+			my ($name, $rows) = @$table;
+			$node->safe_psql(
+				'postgres', qq{
+				CREATE TABLE $name (id int PRIMARY KEY, balance int, filler text);
+				ALTER TABLE $name ALTER filler SET STORAGE plain;
+				INSERT INTO $name SELECT i, 0, repeat('x', 5000) FROM generate_series(1, $rows) AS i;
+				VACUUM (FREEZE, ANALYZE) $name});
+		}
+		$node->safe_psql('postgres', 'CREATE EXTENSION pg_lazydrop');
+		# 15 MB for each of the scale, with the indexes
+		pgbench_init($node, max(1, int(2 * megabytes($shared_buffers) / 15)));
+	},
+	run => sub {
+		my ($case) = @_;
+		my ($server, $name) = @$case{qw(server case)};
+		my (%real, %rate, @error);
+
+		start_with($server, 1);
+		run_load($name, 2);
+		wait_for_sessions();
+		$node->safe_psql('postgres', 'SELECT pg_lazydrop_advice_reset()');
+		($real{1}, $rate{1}) = measure($name);
+
+		# until the adviser has summed up
+		my $seen = $node->safe_psql('postgres',
+			q{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric}
+		);
+		$node->poll_query_until('postgres',
+			qq{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric > $seen + 1.5}
+		) or die "the adviser does not sum up\n";
+		my %estimated = map { split /\|/ } split /\n/,
+		  $node->safe_psql('postgres',
+			'SELECT factor, 100 * hit_ratio FROM pg_lazydrop_advice');
+		record(
+			'samples dropped',
+			'samples',
+			$node->safe_psql(
+				'postgres',
+				'SELECT max(samples_dropped) FROM pg_lazydrop_advice'));
+		my $advice =
+		  $node->safe_psql('postgres', 'SELECT pg_lazydrop_advise()');
+		note("$server; $name: $advice");
+
+		foreach my $factor (grep { $_ != 1 } @factors)
+		{
+			start_with($server, $factor);
+			($real{$factor}, $rate{$factor}) = measure($name);
+		}
+		foreach my $factor (@factors)
+		{
+			record("estimated at $factor", '%', $estimated{$factor});
+			record("real at $factor", '%', $real{$factor});
+			push @error, abs($estimated{$factor} - $real{$factor});
+		}
+		record('mean error', 'points', sum0(@error) / @error);
+		record('largest error', 'points', max(@error));
+
+		my ($named) = $advice =~ /shared_buffers (?:to|at) (\d+ [kMG]B)/;
+		if (defined $named)
+		{
+			$named = $node->safe_psql('postgres',
+				"SELECT pg_size_bytes('$named') / 8192.0 / $buffers");
+			my ($factor) =
+			  sort { abs($a - $named) <=> abs($b - $named) } @factors;
+			record('size that is advised', 'times', $factor);
+			record('rate there of that at the largest',
+				'%', 100 * $rate{$factor} / $rate{4});
+		}
+		$node->stop;
+	},
+	teardown => sub {
+		discard($node);
+	});

@@ -206,11 +206,11 @@ BEGIN ATOMIC
 				pg_size_pretty(c.shared_buffers),
 				round(100 * c.hit_ratio::numeric, 1), round(100 * n.hit_ratio::numeric, 1))
 		WHEN c.factor = 1 THEN
-			format('Leave shared_buffers at %s: the hit ratio is %s %%, and doubling adds less than %s.',
+			format('Leave shared_buffers at %s: the hit ratio is %s %%, and doubling adds less than %s points.',
 				pg_size_pretty(c.shared_buffers),
 				round(100 * n.hit_ratio::numeric, 1), round(100 * gain::numeric, 2))
 		ELSE
-			format('Set shared_buffers to %s: the hit ratio would be %s instead of %s %%, and doubling adds less than %s.',
+			format('Set shared_buffers to %s: the hit ratio would be %s instead of %s %%, and doubling adds less than %s points.',
 				pg_size_pretty(c.shared_buffers),
 				round(100 * c.hit_ratio::numeric, 1), round(100 * n.hit_ratio::numeric, 1),
 				round(100 * gain::numeric, 2))

@@ -69,6 +69,9 @@ typedef struct LazyDropAdvisorModel
 	int			ring_blocks[LAZYDROP_ADVISOR_NUM_ACCESSES];
 } LazyDropAdvisorModel;
 
+/* as BM_MAX_USAGE_COUNT */
+#define LAZYDROP_ADVISOR_MAX_USAGE	5
+
 typedef struct LazyDropAdvisorFrame
 {
 	uint32		rel;

@@ -20,21 +20,7 @@
 #include "postgres.h"
 
 #include "storage/lazydrop_advisor_internal.h"
-
-/* as in buf_internals.h */
-#define MAX_USAGE			5
-
-/* classes, and limits of a search, as in lazydrop_cache.c */
-#define CLASS_MAIN			0x01
-#define CLASS_RING			0x02
-#define PROBATION_SHARE		5
-#define PROBATION_LEAST		16
-#define EVICTABLE_USAGE		1
-#define DEMOTION_STEPS		64
-#define PROMOTION_STEPS		256
-#define RECENT_LOADS		64
-#define RECENT_SHARE		8
-#define RECENT_AGE			2
+#include "storage/lazydrop_cache_policy.h"
 
 /* the ghost, as in lazydrop_ghost.c: a set is its ways, and how many were put there */
 #define GHOST_WAYS			15
@@ -285,11 +271,11 @@ ProbationVictim(LazyDropAdvisorPool *pool)
 {
 	int32		spare = -1;
 	uint8		spare_usage = 0;
-	int			promotions = 0;
+	int			passed_over = 0;
 
 	if (ProbationIsShort(pool))
 		Demote(pool);
-	for (int32 looked = 0; looked / 2 < pool->nframes && promotions < PROMOTION_STEPS; looked++)
+	for (int32 looked = 0; looked / 2 < pool->nframes && passed_over < PASSED_OVER_STEPS; looked++)
 	{
 		int32		i;
 		LazyDropAdvisorFrame *frame;
@@ -303,13 +289,19 @@ ProbationVictim(LazyDropAdvisorPool *pool)
 		if (frame->usage <= EVICTABLE_USAGE)
 			return i;
 
-		SetClass(pool, i, CLASS_MAIN);
-		promotions++;
 		if (spare < 0 || frame->usage < spare_usage)
 		{
 			spare = i;
 			spare_usage = frame->usage;
 		}
+		if (!(frame->class & CLASS_SECOND_LAP) && frame->usage < LAZYDROP_ADVISOR_MAX_USAGE)
+		{
+			SetClass(pool, i, frame->class | CLASS_SECOND_LAP);
+			frame->usage -= Min(FIRST_LAP_USAGE, frame->usage);
+		}
+		else
+			SetClass(pool, i, CLASS_MAIN);
+		passed_over++;
 		if (ProbationIsShort(pool))
 			Demote(pool);
 	}
@@ -366,7 +358,7 @@ RememberLoad(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
 	int			window;
 	LazyDropAdvisorLoad *load;
 
-	wanted = RECENT_LOADS * pool->model->loaders * pool->model->rate;
+	wanted = MAX_RECENT_LOADS * pool->model->loaders * pool->model->rate;
 	wanted = Min(wanted, (double) pool->nframes / RECENT_SHARE);
 	window = Max(1, (int) Min(wanted + 0.5, (double) LAZYDROP_ADVISOR_MAX_LOADS));
 
@@ -475,7 +467,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 		if (ring)
 			frame->usage = Max(frame->usage, 1);
 		else
-			frame->usage = Min(frame->usage + sample->lookups, MAX_USAGE);
+			frame->usage = Min(frame->usage + sample->lookups, LAZYDROP_ADVISOR_MAX_USAGE);
 		return LAZYDROP_ADVISOR_HIT;
 	}
 
@@ -484,7 +476,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	bucket = BucketOf(pool, sample->rel, sample->block);
 	frame->rel = sample->rel;
 	frame->block = sample->block;
-	frame->usage = ring ? 1 : Max(1, Min(sample->lookups, MAX_USAGE));
+	frame->usage = ring ? 1 : Max(1, Min(sample->lookups, LAZYDROP_ADVISOR_MAX_USAGE));
 	frame->used = true;
 	frame->next = *bucket;
 	*bucket = i;

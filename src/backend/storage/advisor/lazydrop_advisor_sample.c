@@ -30,6 +30,8 @@
 
 StaticAssertDecl(MAX_FORKNUM <= LAZYDROP_ADVISOR_FORK_MASK,
 				 "a fork should fit into the lowest bits of a relation's hash");
+StaticAssertDecl(LAZYDROP_ADVISOR_MAX_USAGE == BM_MAX_USAGE_COUNT,
+				 "usage counts should be simulated as they are");
 StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 				 "what is simulated should be what is shown");
 

@@ -26,6 +26,7 @@
 #include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop_cache.h"
+#include "storage/lazydrop_cache_policy.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -33,44 +34,7 @@
 
 int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 
-/*
- * A buffer's class, and of one on probation how it came there.  A byte of zero is on
- * probation, loaded by a transaction that reads little.
- */
-#define CLASS_MAIN			0x01
-#define CLASS_RING			0x02	/* loaded by a process with a ring */
-#define CLASS_BULK			0x04	/* loaded by a transaction that reads much */
-#define CLASS_TOUCH_SHIFT	3	/* of CLASS_BULK: touches so far, 3 bits */
-#define CLASS_SECOND_LAP	0x40	/* the hand has spared it once */
-
 #define CLASS_TOUCHES(class)	(((class) >> CLASS_TOUCH_SHIFT) & 7)
-
-/* C2: when probation has less than 1 / PROBATION_SHARE of the buffers, main gives */
-#define PROBATION_SHARE		5
-
-/* C3: without 1 / PROBATION_LEAST of the buffers, probation is not searched */
-#define PROBATION_LEAST		16
-
-/* C3: usage count at which a buffer on probation is still a victim */
-#define EVICTABLE_USAGE		1
-
-/* C4: buffers of main that one search looks at, at most */
-#define DEMOTION_STEPS		64
-
-/* C3: what a count below the largest loses when the hand comes for the first time */
-#define FIRST_LAP_USAGE		3
-
-/* C3: buffers in use that one search passes over, at most */
-#define PASSED_OVER_STEPS	256
-
-/* C6: loads after which a buffer's usage count is set back, at most ... */
-#define MAX_RECENT_LOADS	64
-
-/* ... and 1 / RECENT_SHARE of the buffers, for all processes together */
-#define RECENT_SHARE		8
-
-/* ... and not beyond 1 / RECENT_AGE of the buffers, in loads of all processes */
-#define RECENT_AGE			2
 
 /* C6: processes that load, as a process assumes that has just begun */
 #define GUESSED_LOADERS		32

@@ -91,6 +91,9 @@ extern void LazyDropAdvisorTruncated(SMgrRelation rel, const ForkNumber *forknum
 extern void LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr,
 									  IOContext io_context);
 extern void LazyDropAdvisorNoteMiss(const BufferTag *tag);
+extern void LazyDropAdvisorNoteRecent(BufferTag *tag);
+extern void LazyDropAdvisorNoteZeroed(SMgrRelation smgr, ForkNumber forknum,
+									  BlockNumber block);
 extern void LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context);
 extern void LazyDropAdvisorNoteForget(const BufferTag *tag);
 
@@ -113,6 +116,26 @@ LazyDropAdvisorMiss(const BufferTag *tag, uint32 hash)
 {
 	if (unlikely(hash < lazydrop_advisor_threshold))
 		LazyDropAdvisorNoteMiss(tag);
+}
+
+/*
+ * A page was found without looking it up.
+ */
+static inline void
+LazyDropAdvisorRecent(BufferTag *tag)
+{
+	if (unlikely(lazydrop_advisor_threshold != 0))
+		LazyDropAdvisorNoteRecent(tag);
+}
+
+/*
+ * The page that this process has looked up last is not to be read.
+ */
+static inline void
+LazyDropAdvisorZeroed(SMgrRelation smgr, ForkNumber forknum, BlockNumber block)
+{
+	if (unlikely(lazydrop_advisor_threshold != 0))
+		LazyDropAdvisorNoteZeroed(smgr, forknum, block);
 }
 
 /*

@@ -30,6 +30,8 @@ typedef enum LazyDropAdvisorAccess
 typedef enum LazyDropAdvisorKind
 {
 	LAZYDROP_ADVISOR_LOOKUP,	/* a page was looked up */
+	LAZYDROP_ADVISOR_RECENT,	/* a page was found without looking it up */
+	LAZYDROP_ADVISOR_ZEROED,	/* a page was looked up that is not read if missing */
 	LAZYDROP_ADVISOR_EXTEND,	/* a page was added to a relation */
 	LAZYDROP_ADVISOR_FORGET,	/* a page lost its buffer, as it is not needed */
 	LAZYDROP_ADVISOR_TRUNCATE,	/* so did all of the fork from this page on */
@@ -98,6 +100,7 @@ typedef struct LazyDropAdvisorPool
 	const LazyDropAdvisorModel *model;
 	double		buffers;		/* of the pool that this is a miniature of */
 	int32		nframes;
+	bool		filled;			/* there have been no free frames */
 	uint32		nbuckets;		/* a power of two */
 	int32		free;			/* first of a chain, or -1 */
 	int32		nmain;			/* frames of the main class */
@@ -122,7 +125,7 @@ typedef enum LazyDropAdvisorOutcome
 {
 	LAZYDROP_ADVISOR_HIT,
 	LAZYDROP_ADVISOR_MISS,
-	LAZYDROP_ADVISOR_COLD,		/* a miss, while there were free frames */
+	LAZYDROP_ADVISOR_COLD,		/* a miss, before the pool was filled */
 } LazyDropAdvisorOutcome;
 
 extern Size LazyDropAdvisorPoolSize(int32 nframes);

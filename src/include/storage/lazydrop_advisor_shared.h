@@ -46,6 +46,7 @@ typedef struct LazyDropAdvisorShared
 	LazyDropAdvisorPosition put;	/* of the next batch that is put */
 	LazyDropAdvisorPosition taken;	/* that is taken; changed by the worker */
 	pg_atomic_uint64 dropped;	/* samples for which there was no room */
+	pg_atomic_uint64 recent_hits;	/* pages found without a lookup */
 	pg_atomic_uint32 worker;	/* its ProcNumber, or INVALID_PROC_NUMBER */
 
 	/* do not change after start-up */

@@ -61,7 +61,7 @@ int32
 LazyDropAdvisorFrames(Size memory, int32 buffers)
 {
 	int32		low = 1;
-	int32		high = buffers;
+	int32		high = Max(1, Min((Size) buffers, memory / sizeof(LazyDropAdvisorFrame)));
 
 	while (low < high)
 	{
@@ -99,7 +99,7 @@ LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffer
 /*
  * Let all pools know of a sample, and add to the sums what they say.
  *
- * While a pool has free frames, it may not know a page because the adviser is young.
+ * Until a pool has been filled, it may not know a page because the adviser is young.
  * What the server has found then, a pool of the same size or a larger one would have
  * had as well, and of a smaller one little can be said: none counts a miss.
  */
@@ -108,22 +108,34 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 					LazyDropAdvisorSums *sums)
 {
 	bool		missed = (sample->access & LAZYDROP_ADVISOR_MISSED) != 0;
+	bool		reads = false;
 
-	if (sample->kind != LAZYDROP_ADVISOR_LOOKUP && sample->kind != LAZYDROP_ADVISOR_EXTEND)
+	switch ((LazyDropAdvisorKind) sample->kind)
 	{
-		for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
-			LazyDropAdvisorPoolForget(&pools->pool[i], sample);
-		return;
+		case LAZYDROP_ADVISOR_LOOKUP:
+		case LAZYDROP_ADVISOR_RECENT:
+			sums->lookups += sample->lookups;
+			reads = true;
+			break;
+		case LAZYDROP_ADVISOR_ZEROED:
+			sums->lookups += sample->lookups;
+			break;
+		case LAZYDROP_ADVISOR_EXTEND:
+			break;
+		case LAZYDROP_ADVISOR_FORGET:
+		case LAZYDROP_ADVISOR_TRUNCATE:
+		case LAZYDROP_ADVISOR_DROP:
+			for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
+				LazyDropAdvisorPoolForget(&pools->pool[i], sample);
+			return;
 	}
 
-	if (sample->kind == LAZYDROP_ADVISOR_LOOKUP)
-		sums->lookups += sample->lookups;
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
 		LazyDropAdvisorOutcome outcome;
 
 		outcome = LazyDropAdvisorPoolLookup(&pools->pool[i], sample);
-		if (outcome == LAZYDROP_ADVISOR_HIT || sample->kind != LAZYDROP_ADVISOR_LOOKUP)
+		if (outcome == LAZYDROP_ADVISOR_HIT || !reads)
 			continue;
 		if (outcome == LAZYDROP_ADVISOR_COLD)
 		{

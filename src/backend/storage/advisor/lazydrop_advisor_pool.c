@@ -324,6 +324,7 @@ GetFrame(LazyDropAdvisorPool *pool)
 		return i;
 	}
 
+	pool->filled = true;
 	if (pool->model->two_classes)
 	{
 		i = ProbationVictim(pool);
@@ -453,7 +454,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 {
 	LazyDropAdvisorAccess access = sample->access & ~LAZYDROP_ADVISOR_MISSED;
 	bool		ring = HasRing(pool, sample, access);
-	bool		cold = pool->free >= 0;
+	bool		cold = !pool->filled && pool->free >= 0;
 	LazyDropAdvisorFrame *frame;
 	int32	   *bucket;
 	uint8		class = 0;
@@ -462,8 +463,10 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	i = FindPage(pool, sample->rel, sample->block);
 	if (i >= 0)
 	{
-		/* as PinBuffer has it */
+		/* as PinBuffer has it; PinBuffer_Locked leaves the count alone */
 		frame = &pool->frames[i];
+		if (sample->kind == LAZYDROP_ADVISOR_RECENT)
+			return LAZYDROP_ADVISOR_HIT;
 		if (ring)
 			frame->usage = Max(frame->usage, 1);
 		else
@@ -485,7 +488,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	{
 		if (ring)
 			class = CLASS_RING;
-		else if (sample->kind == LAZYDROP_ADVISOR_LOOKUP &&
+		else if (sample->kind != LAZYDROP_ADVISOR_EXTEND &&
 				 GhostRemove(pool, sample->rel, sample->block))
 			class = CLASS_MAIN;
 		SetClass(pool, i, class);

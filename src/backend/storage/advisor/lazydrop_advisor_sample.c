@@ -38,7 +38,7 @@ StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 /* of lazydrop.advisor_memory, the queue has at most 1 / QUEUE_SHARE */
 #define QUEUE_SHARE			4
 
-/* A2: lookups after which a batch is handed over, though it is not full */
+/* A2: lookups after which a batch, or what was only counted, is handed over */
 #define MAX_LOOKUPS			4096
 
 bool		lazydrop_advisor = false;
@@ -55,6 +55,7 @@ static char *lazydrop_advice;
 static LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
 static int	nsamples;
 static int	nlookups;
+static int	nrecent;			/* found without a lookup, sampled or not */
 static LazyDropAdvisorSample *last_lookup;
 static bool initialized = false;
 
@@ -172,6 +173,7 @@ LazyDropAdvisorShmemInit(void)
 		pg_atomic_init_u64(&ctl->put.value, 0);
 		pg_atomic_init_u64(&ctl->taken.value, 0);
 		pg_atomic_init_u64(&ctl->dropped, 0);
+		pg_atomic_init_u64(&ctl->recent_hits, 0);
 		pg_atomic_init_u32(&ctl->worker, (uint32) INVALID_PROC_NUMBER);
 		ctl->frames = LazyDropAdvisorFrames(LazyDropAdvisorPoolsMemory(), NBuffers);
 		ctl->threshold = (uint32) ((double) ctl->frames / NBuffers * PG_UINT32_MAX);
@@ -277,10 +279,19 @@ LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch)
  */
 
 static void
+AddRecentHits(void)
+{
+	pg_atomic_fetch_add_u64(&LazyDropAdvisorCtl->recent_hits, nrecent);
+	nrecent = 0;
+}
+
+static void
 AdvisorShmemExit(int code, Datum arg)
 {
 	if (nsamples > 0)
 		PutBatch();
+	if (nrecent > 0)
+		AddRecentHits();
 	lazydrop_advisor_threshold = 0;
 	initialized = false;
 }
@@ -335,6 +346,20 @@ AccessOf(IOContext io_context)
 }
 
 /*
+ * What was sampled last of a page, if it has not been handed over, or NULL.
+ */
+static LazyDropAdvisorSample *
+FindSample(uint32 rel, BlockNumber block)
+{
+	for (int i = nsamples - 1; i >= 0; i--)
+	{
+		if (samples[i].block == block && samples[i].rel == rel)
+			return &samples[i];
+	}
+	return NULL;
+}
+
+/*
  * A page that is sampled is looked up.  What this process has looked up a short while
  * ago is only counted: an index's root, if it is sampled, would fill the queue.
  */
@@ -346,21 +371,14 @@ LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_
 
 	if (++nlookups > MAX_LOOKUPS && nsamples > 0)
 		PutBatch();
-	last_lookup = NULL;
-	for (int i = nsamples - 1; i >= 0; i--)
-	{
-		LazyDropAdvisorSample *sample = &samples[i];
 
-		if (sample->block == tag->blockNum && sample->rel == rel)
-		{
-			/* not across what has become of it meanwhile */
-			if (sample->kind != LAZYDROP_ADVISOR_LOOKUP ||
-				(sample->access & ~LAZYDROP_ADVISOR_MISSED) != access)
-				break;
-			sample->lookups++;
-			last_lookup = sample;
-			return;
-		}
+	/* not across what has become of it meanwhile */
+	last_lookup = FindSample(rel, tag->blockNum);
+	if (last_lookup != NULL && last_lookup->kind == LAZYDROP_ADVISOR_LOOKUP &&
+		(last_lookup->access & ~LAZYDROP_ADVISOR_MISSED) == access)
+	{
+		last_lookup->lookups++;
+		return;
 	}
 
 	last_lookup = NewSample(rel, tag->blockNum, LAZYDROP_ADVISOR_LOOKUP);
@@ -373,6 +391,43 @@ LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_
 		if (nblocks != InvalidBlockNumber)
 			last_lookup->rel_blocks = nblocks;
 	}
+}
+
+/*
+ * A page was found in the buffer where it had been before.  A smaller pool would have
+ * read it, and pg_stat_io does not count it.
+ */
+void
+LazyDropAdvisorNoteRecent(BufferTag *tag)
+{
+	LazyDropAdvisorSample *sample;
+	uint32		rel;
+
+	if (++nrecent >= MAX_LOOKUPS)
+		AddRecentHits();
+	if (BufTableHashCode(tag) >= lazydrop_advisor_threshold)
+		return;
+
+	if (++nlookups > MAX_LOOKUPS && nsamples > 0)
+		PutBatch();
+	rel = HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag));
+	sample = FindSample(rel, tag->blockNum);
+	if (sample != NULL && sample->kind <= LAZYDROP_ADVISOR_EXTEND)
+		return;
+	sample = NewSample(rel, tag->blockNum, LAZYDROP_ADVISOR_RECENT);
+	sample->lookups = 1;
+}
+
+/*
+ * A page was looked up, and would not have been read: it is going to be replaced.
+ */
+void
+LazyDropAdvisorNoteZeroed(SMgrRelation smgr, ForkNumber forknum, BlockNumber block)
+{
+	if (last_lookup != NULL && last_lookup->block == block &&
+		last_lookup->lookups == 1 &&
+		last_lookup->rel == HashRelation(smgr->smgr_rlocator.locator, forknum))
+		last_lookup->kind = LAZYDROP_ADVISOR_ZEROED;
 }
 
 /*

@@ -60,6 +60,7 @@ sub parts_found
 		my $reads = $after->{sizes}[$i]{reads} - $before->{sizes}[$i]{reads};
 		$found{ $after->{sizes}[$i]{factor} } = 1 - $reads / (5 * $pages);
 	}
+	note "found with $_ of the pool: $found{$_}" foreach (sort keys %found);
 	return \%found;
 }
 
@@ -100,6 +101,7 @@ is(worker($node), 'none', 'and has no worker then');
 # Three rows to a page.  The loop reads the pages one by one, without a ring.
 my $loop_pages = int(1.2 * $buffers);
 my $scan_pages = int(0.6 * $buffers);
+my $few_pages = int(0.4 * $buffers);
 $node->safe_psql(
 	'postgres', qq{
 	CREATE TABLE loop WITH (fillfactor = 45) AS
@@ -132,7 +134,8 @@ cmp_ok($found->{$_}, '<', 0.1,
 cmp_ok($found->{$_}, '>', 0.97, "and all of it with $_")
   foreach (1.5, 2, 3, 4);
 
-# Some of the last pages are found, until others need their buffers.  A quarter of twice the pool is less than the table, a quarter of three times it is more.
+# Some of the last pages are found, until others need their buffers.  A quarter of twice the
+# pool is less than the table, a quarter of three times it is more.
 $found = parts_found(q{SELECT count(f) FROM scan;}, $scan_pages);
 cmp_ok($found->{$_}, '<', 0.3,
 	"little is found by a scan with a ring with $_ of the pool")
@@ -149,6 +152,28 @@ cmp_ok($found->{$_}, '>', 0.97,
   foreach (1.5, 2, 3, 4);
 cmp_ok($found->{0.25}, '<', 0.1, 'and nothing of it is found with a quarter');
 reload_with($node, 'lazydrop.scan_resistance' => 'off');
+
+# The same when it is done by parallel workers, none of which has asked for the size of the table.
+$found = parts_found(
+	q{SET max_parallel_workers_per_gather = 2; SET parallel_leader_participation = off;
+	  SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;
+	  SET parallel_tuple_cost = 0;
+	  SELECT count(f) FROM scan;}, $scan_pages);
+cmp_ok($found->{$_}, '>', 0.97,
+	"all is found by a parallel scan without a ring, with $_ of the pool")
+  foreach (3, 4);
+
+# Frames that a drop leaves free do not make a small pool look as if it had been too early to
+# tell: what it had no room for is missing.
+$found = parts_found(
+	qq{CREATE TABLE dropped (f text);
+	   INSERT INTO dropped SELECT repeat('x', 1900) FROM generate_series(1, 1200);
+	   DROP TABLE dropped;
+	   SET enable_seqscan = off; SET enable_bitmapscan = off;
+	   SELECT count(f) FROM loop WHERE id <= 3 * $few_pages;}, $few_pages);
+cmp_ok($found->{0.25}, '<', 0.1,
+	'what is larger than a pool is not found in it, though it has free frames');
+cmp_ok($found->{0.75}, '>', 0.8, 'and it is where there is room');
 
 cmp_ok(advice($node)->{samples_dropped}, '==', 0, 'no sample was lost');
 
@@ -207,6 +232,36 @@ $standby->safe_psql('postgres', $loop x 2);
 wait_for_advice($standby,
 	"(s->>'samples')::numeric > $loop_pages AND (s->>'reads')::numeric > 0");
 ok(defined advice($standby)->{sizes}[3]{hit_ratio}, 'a standby has advice');
+
+# Replay that is behind finds most pages without looking them up, since it has prefetched them,
+# and replaces others without reading them.  What is updated has more pages than the half of shared_buffers.
+sub replay_updates
+{
+	my ($times, $before_each) = @_;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $update = "$before_each; UPDATE scan SET id = id + 1;\n";
+	$node->safe_psql('postgres', $update);
+	$node->wait_for_replay_catchup($standby);
+	my $before = advice($standby);
+	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
+	$node->safe_psql('postgres', $update x $times);
+	$node->wait_for_catchup($standby, 'write');
+	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
+	$node->wait_for_replay_catchup($standby);
+	wait_for_advice($standby,
+		"(s->>'seconds')::numeric > $before->{seconds} + 2.5");
+	my $after = advice($standby);
+	return map { $after->{sizes}[$_]{reads} - $before->{sizes}[$_]{reads} }
+	  (0 .. $#{ $after->{sizes} });
+}
+my @reads = replay_updates(4, '');
+note "reads: @reads";
+cmp_ok($reads[3], '<', $scan_pages / 2, 'replay reads little');
+cmp_ok($reads[1], '>', 3.8 * $scan_pages,
+	'and would with half of shared_buffers have read all again and again');
+@reads = replay_updates(4, 'CHECKPOINT');
+cmp_ok($reads[1], '<', $scan_pages / 2,
+	'but not what WAL has images of');
 $standby->promote;
 $standby->safe_psql('postgres', 'DROP TABLE loop');
 $standby->stop;

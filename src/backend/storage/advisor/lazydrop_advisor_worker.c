@@ -4,10 +4,10 @@
  *	  The adviser's worker: takes samples from the queue, lets the miniature pools
  *	  simulate, and sums up what they say.
  *
- * It is started by the lazy drop worker while lazydrop.advisor is on, and ends when it
- * is off, so that it takes a slot of max_worker_processes only then.  The postmaster
- * restarts it when it ends otherwise.  Its pools are its own memory; without it,
- * samples are dropped (rule A4).
+ * It is started by the lazy drop worker while lazydrop.advisor is on, also again when it
+ * has ended, and ends when the setting is off, so that it takes a slot of
+ * max_worker_processes only then.  Its pools are its own memory; without it, samples are
+ * dropped (rule A4).
  *
  * As the lazy drop worker, it takes no procsignal slot: it has no file open, no snapshot
  * and no transaction.
@@ -38,6 +38,7 @@
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
+#include "utils/injection_point.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -49,11 +50,10 @@
 /* how often pg_stat_io is read, in milliseconds: it is not brought up to date sooner */
 #define IO_INTERVAL_MS		1000
 
-/* seconds until a worker that has ended is started again */
-#define RESTART_SECONDS		1
+/* milliseconds from one start of a worker to the next, so that errors do not flood the log */
+#define START_INTERVAL_MS	1000
 
-/* milliseconds between attempts to start a worker */
-#define START_INTERVAL_MS	2000
+#define NS_PER_MS			INT64CONST(1000000)
 
 /* batches that are taken without looking for interrupts */
 #define BATCHES_AT_ONCE		64
@@ -73,23 +73,30 @@ typedef struct IOTotals
 static LazyDropAdvisorPools *pools;
 static LazyDropAdvisorSums unpublished;
 static IOTotals io_before;
-static TimestampTz io_read_at;
+static int64 io_read_at;		/* as LazyDropNow has it */
+static uint64 recent_hits_before;
 
 static int32 loaders_seen[LOADERS_SEEN];
 static int	next_loader;
 
 /*
  * Start the worker, if it is to run and there is none.  Called by the lazy drop worker
- * whenever it wakes up.  Returns false when that was not possible, so that it should be
- * tried again.
+ * whenever it wakes up.  Returns false when that should be done again soon: there was no
+ * room for a worker, or it is not known yet how it fares.
+ *
+ * The postmaster is not asked to restart it.  While it waits to do so, it cannot be told
+ * from a worker that has ended, and there would be one more for each error.
  */
 bool
 LazyDropAdvisorStartWorker(void)
 {
 	static bool warned = false;
-	static int64 last_try = 0;
-	int64		now;
+	static int64 last_start = 0;
+	static BackgroundWorkerHandle *handle = NULL;
+	int64		now = LazyDropNow();
+	pid_t		pid;
 	BackgroundWorker worker;
+	MemoryContext old_context;
 
 	if (!lazydrop_advisor || LazyDropAdvisorCtl == NULL)
 	{
@@ -99,21 +106,30 @@ LazyDropAdvisorStartWorker(void)
 	if (pg_atomic_read_u32(&LazyDropAdvisorCtl->worker) != (uint32) INVALID_PROC_NUMBER)
 		return true;
 
-	/* One that has been started may not be there yet. */
-	now = LazyDropNow();
-	if (last_try != 0 && now - last_try < START_INTERVAL_MS * INT64CONST(1000000))
+	/* It may be starting or ending. */
+	if (handle != NULL && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 		return false;
-	last_try = now;
+	if (last_start != 0 && now - last_start < START_INTERVAL_MS * NS_PER_MS)
+		return false;
+	if (handle != NULL)
+		pfree(handle);
+	handle = NULL;
 
 	memset(&worker, 0, sizeof(worker));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
 	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = RESTART_SECONDS;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	snprintf(worker.bgw_library_name, MAXPGPATH, "postgres");
 	snprintf(worker.bgw_function_name, BGW_MAXLEN, "LazyDropAdvisorMain");
 	snprintf(worker.bgw_name, BGW_MAXLEN, "lazy drop advisor");
 	snprintf(worker.bgw_type, BGW_MAXLEN, "lazy drop advisor");
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL) && !warned)
+	old_context = MemoryContextSwitchTo(TopMemoryContext);
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		last_start = now;
+		warned = false;
+	}
+	else if (!warned)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -121,8 +137,7 @@ LazyDropAdvisorStartWorker(void)
 				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
 		warned = true;
 	}
-
-	/* It says itself when it is there; one that is superfluous ends. */
+	MemoryContextSwitchTo(old_context);
 	return false;
 }
 
@@ -161,7 +176,6 @@ SetModel(void)
 static void
 ProcessAdvisorInterrupts(void)
 {
-	/* Status 1, because the postmaster would not restart us after 0. */
 	if (ShutdownRequestPending || !PostmasterIsAlive())
 		proc_exit(1);
 	if (ConfigReloadPending)
@@ -209,25 +223,26 @@ NoteLoader(const LazyDropAdvisorBatch *batch)
 }
 
 /*
- * Let the pools know of what is in the queue.  Returns whether there was something.
+ * Let the pools know of what is in the queue, but of no more batches than that has room
+ * for: if it is never empty, there are other things to do.  Returns how many there were.
  */
-static bool
+static uint32
 TakeSamples(void)
 {
-	bool		found = false;
+	uint32		n = 0;
 	LazyDropAdvisorBatch *batch;
 
-	for (int n = 1; (batch = LazyDropAdvisorNextBatch()) != NULL; n++)
+	while (n < LazyDropAdvisorCtl->nbatches &&
+		   (batch = LazyDropAdvisorNextBatch()) != NULL)
 	{
 		NoteLoader(batch);
 		for (int i = 0; i < batch->nsamples; i++)
 			LazyDropAdvisorFeed(pools, &batch->samples[i], &unpublished);
 		LazyDropAdvisorBatchTaken(batch);
-		found = true;
-		if (n % BATCHES_AT_ONCE == 0)
+		if (++n % BATCHES_AT_ONCE == 0)
 			ProcessAdvisorInterrupts();
 	}
-	return found;
+	return n;
 }
 
 /*
@@ -260,32 +275,36 @@ ReadIO(IOTotals *totals)
  * Sum up what there was since this was last done, together with what pg_stat_io says.
  *
  * When that has been set to zero, or the startup process has restored what was there
- * before the restart, nothing is known for the last interval.
+ * before the restart, the interval is left out.  While it is being set to zero, the
+ * time of the reset and the numbers may not be of the same reset.
  */
 static void
-Publish(TimestampTz now)
+Publish(int64 now)
 {
-	double		seconds = (now - io_read_at) / 1000000.0;
 	IOTotals	io;
+	uint64		recent_hits = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
+	double		decay;
 
 	ReadIO(&io);
-	if (io.reset == io_before.reset)
+	if (io.reset == io_before.reset && io.hits >= io_before.hits &&
+		io.reads >= io_before.reads && io.read_time >= io_before.read_time)
 	{
-		unpublished.hits = io.hits - io_before.hits;
+		unpublished.hits = io.hits - io_before.hits + (recent_hits - recent_hits_before);
 		unpublished.reads = io.reads - io_before.reads;
 		unpublished.read_time = io.read_time - io_before.read_time;
+		unpublished.seconds = (now - io_read_at) / (1000.0 * NS_PER_MS);
+		decay = exp(-unpublished.seconds / lazydrop_advisor_decay);
+
+		SpinLockAcquire(&LazyDropAdvisorCtl->mutex);
+		LazyDropAdvisorAdd(&LazyDropAdvisorCtl->total, &unpublished, 1);
+		LazyDropAdvisorAdd(&LazyDropAdvisorCtl->recent, &unpublished, decay);
+		SpinLockRelease(&LazyDropAdvisorCtl->mutex);
 	}
-	unpublished.seconds = Max(seconds, 0);
+	memset(&unpublished, 0, sizeof(unpublished));
 	io_before = io;
+	recent_hits_before = recent_hits;
 	io_read_at = now;
 	CountLoaders();
-
-	SpinLockAcquire(&LazyDropAdvisorCtl->mutex);
-	LazyDropAdvisorAdd(&LazyDropAdvisorCtl->total, &unpublished, 1);
-	LazyDropAdvisorAdd(&LazyDropAdvisorCtl->recent, &unpublished,
-					   exp(-unpublished.seconds / lazydrop_advisor_decay));
-	SpinLockRelease(&LazyDropAdvisorCtl->mutex);
-	memset(&unpublished, 0, sizeof(unpublished));
 }
 
 /*
@@ -307,8 +326,9 @@ BeginSimulation(void)
 	for (uint32 i = 0; i < LazyDropAdvisorCtl->nbatches &&
 		 (batch = LazyDropAdvisorNextBatch()) != NULL; i++)
 		LazyDropAdvisorBatchTaken(batch);
+	recent_hits_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
 	ReadIO(&io_before);
-	io_read_at = GetCurrentTimestamp();
+	io_read_at = LazyDropNow();
 }
 
 /*
@@ -338,24 +358,32 @@ LazyDropAdvisorMain(Datum arg)
 	pgstat_report_appname("");
 	pgstat_report_activity(STATE_IDLE, "");
 
+	INJECTION_POINT("lazydrop-advisor-begin", NULL);
+
+	/* pg_stat_io only, not a snapshot of all statistics */
+	SetConfigOption("stats_fetch_consistency", "none", PGC_SUSET, PGC_S_OVERRIDE);
+
 	BeginSimulation();
 	for (;;)
 	{
-		TimestampTz now;
+		uint32		n;
+		int64		now;
 
 		ResetLatch(MyLatch);
 		ProcessAdvisorInterrupts();
-		if (TakeSamples())
+		n = TakeSamples();
+		if (n > 0)
 			sleep = MIN_SLEEP_MS;
 		else
 			sleep = Min(2 * sleep, MAX_SLEEP_MS);
 
-		now = GetCurrentTimestamp();
-		if (now - io_read_at >= IO_INTERVAL_MS * INT64CONST(1000) || now < io_read_at)
+		now = LazyDropNow();
+		if (now - io_read_at >= IO_INTERVAL_MS * NS_PER_MS)
 			Publish(now);
 
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 sleep, LazyDropAdvisorCtl->wait_event);
+						 n < LazyDropAdvisorCtl->nbatches ? sleep : 0,
+						 LazyDropAdvisorCtl->wait_event);
 	}
 }

@@ -61,7 +61,7 @@
 #define MAX_RETRY_MS		10000
 
 /* When to look again whether the adviser's worker is there, in milliseconds. */
-#define ADVISOR_RETRY_MS	5000
+#define ADVISOR_RETRY_MS	1000
 
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1

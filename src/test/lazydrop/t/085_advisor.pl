@@ -191,6 +191,32 @@ $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
 isnt(worker($node), 'none', 'a worker that was ended is started again');
 
+# It fails at once, time and again: each time there is one worker, not one more.
+if (($ENV{enable_injection_points} // '') eq 'yes')
+{
+	reload_with($node, 'log_min_messages' => 'debug1');
+	my $log_offset = -s $node->logfile;
+	$pid = worker($node);
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE EXTENSION injection_points;
+		SELECT injection_points_attach('lazydrop-advisor-begin', 'error');
+		SELECT pg_terminate_backend($pid)});
+	my $errors = qr/error triggered for injection point lazydrop-advisor-begin/;
+	$node->wait_for_log(qr/(?:$errors.*){3}/s, $log_offset);
+	$node->safe_psql(
+		'postgres', q{
+		SELECT injection_points_detach('lazydrop-advisor-begin');
+		DROP EXTENSION injection_points});
+	wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+	my $log = slurp_file($node->logfile, $log_offset);
+	my $begun = () = $log =~ /\bregistering background worker "lazy drop advisor"/g;
+	my $ended = () = $log =~ /\bunregistering background worker "lazy drop advisor"/g;
+	cmp_ok($ended, '>=', 4, 'workers that fail have ended');
+	is($begun, $ended, 'and as many have been started');
+	reload_with($node, 'log_min_messages' => 'warning');
+}
+
 # Off and on.
 reload_with($node, 'lazydrop.advisor' => 'off');
 wait_for_advice($node, q{s->>'worker_pid' IS NULL});

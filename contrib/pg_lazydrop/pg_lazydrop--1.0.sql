@@ -176,7 +176,7 @@ BEGIN ATOMIC
 	), chosen AS (
 		SELECT * FROM size AS s
 		WHERE NOT EXISTS (SELECT FROM doubled AS d
-						  WHERE d.factor >= s.factor AND d.adds >= gain)
+						  WHERE d.factor >= s.factor AND d.adds > 0 AND d.adds >= gain)
 		ORDER BY s.factor LIMIT 1
 	), now AS (
 		SELECT * FROM size WHERE factor = 1
@@ -218,16 +218,16 @@ BEGIN ATOMIC
 	FROM now AS n, whole AS w LEFT JOIN chosen AS c ON true;
 END;
 
--- The curve, for a terminal.
+-- The curve, for a terminal: lines of 1 to 1000 characters at most, so that no value fails.
 CREATE FUNCTION pg_lazydrop_advice_plot(width integer DEFAULT 50)
 RETURNS SETOF text
 LANGUAGE sql STABLE PARALLEL SAFE STRICT
 BEGIN ATOMIC
 	SELECT lpad(pg_size_pretty(shared_buffers), 10)
 		|| CASE WHEN factor = 1 THEN ' > ' ELSE ' | ' END
-		|| rpad(repeat('#', round(coalesce(hit_ratio, 0) * width)::integer), width)
+		|| rpad(repeat('#', round(coalesce(hit_ratio, 0) * w.columns)::integer), w.columns)
 		|| coalesce(to_char(100 * hit_ratio, ' 990.9') || ' %', ' unknown')
-	FROM pg_lazydrop_advice
+	FROM pg_lazydrop_advice, greatest(1, least(width, 1000)) AS w(columns)
 	ORDER BY factor;
 END;
 

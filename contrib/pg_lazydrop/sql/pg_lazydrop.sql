@@ -143,6 +143,14 @@ FROM pg_lazydrop_advice;
 SELECT pg_lazydrop_advise();
 SELECT pg_lazydrop_advise(NULL);
 SELECT regexp_replace(plot, '^ *\S+ .B', 'size') AS plot FROM pg_lazydrop_advice_plot(5) AS plot;
+SELECT width, count(*), min(length(plot)) AS from, max(length(plot)) AS to
+FROM unnest('{-2147483648, 0, 1, 80, 2147483647, NULL}'::integer[]) AS width, pg_lazydrop_advice_plot(width) AS plot
+GROUP BY width ORDER BY width;
+SELECT memory, count(*) AS rows, pg_lazydrop_advice_reads(memory) AS reads
+FROM unnest('{-9223372036854775808, -1, 0, 9223372036854775807, NULL}'::bigint[]) AS memory LEFT JOIN pg_lazydrop_advice_range(memory) ON true
+GROUP BY memory ORDER BY memory;
+SELECT DISTINCT pg_lazydrop_advise(gain)
+FROM unnest('{-1, 0, 1, Infinity, -Infinity, NaN}'::double precision[]) AS gain;
 SELECT factor, disk_reads_min, disk_reads_max
 FROM pg_lazydrop_advice_range(pg_size_bytes(current_setting('shared_buffers')));
 SELECT since AS reset_before FROM pg_lazydrop_advice LIMIT 1 \gset

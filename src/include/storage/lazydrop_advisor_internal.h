@@ -48,7 +48,7 @@ typedef struct LazyDropAdvisorSample
 {
 	uint32		rel;
 	uint32		block;
-	uint32		rel_blocks;		/* a bulk read's: size of the fork, or 0 */
+	uint32		rel_blocks;		/* a bulk read's: size of the fork, or 0 if not known */
 	uint16		lookups;		/* by one process in a row, or almost so */
 	uint8		kind;			/* a LazyDropAdvisorKind */
 	uint8		access;			/* a LazyDropAdvisorAccess ... */
@@ -164,9 +164,19 @@ typedef struct LazyDropAdvisorSums
 	double		seconds;
 } LazyDropAdvisorSums;
 
+/* how large a relation is that was last read with a ring, as far as is known */
+#define LAZYDROP_ADVISOR_NUM_BULKREADS	64
+
+typedef struct LazyDropAdvisorBulkRead
+{
+	uint32		rel;
+	uint32		blocks;
+} LazyDropAdvisorBulkRead;
+
 typedef struct LazyDropAdvisorPools
 {
 	LazyDropAdvisorModel model;
+	LazyDropAdvisorBulkRead bulkreads[LAZYDROP_ADVISOR_NUM_BULKREADS];	/* by hash */
 	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES];
 } LazyDropAdvisorPools;
 

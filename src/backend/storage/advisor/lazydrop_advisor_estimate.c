@@ -84,6 +84,7 @@ LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffer
 						 void *memory)
 {
 	memset(&pools->model, 0, sizeof(LazyDropAdvisorModel));
+	memset(pools->bulkreads, 0, sizeof(pools->bulkreads));
 	pools->model.rate = (double) frames / buffers;
 	pools->model.loaders = 1;
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
@@ -94,6 +95,28 @@ LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffer
 								buffers * LazyDropAdvisorFactors[i], memory);
 		memory = (char *) memory + LazyDropAdvisorPoolSize(n);
 	}
+}
+
+/*
+ * How large the relation is of a page that is read with a ring.  A parallel worker may
+ * not know; then it is as large as another process has said, or as has been read of it.
+ */
+static uint32
+BulkReadSize(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample)
+{
+	LazyDropAdvisorBulkRead *known;
+
+	known = &pools->bulkreads[sample->rel / (LAZYDROP_ADVISOR_FORK_MASK + 1) %
+							  LAZYDROP_ADVISOR_NUM_BULKREADS];
+	if (known->rel != sample->rel)
+	{
+		known->rel = sample->rel;
+		known->blocks = 0;
+	}
+	if (sample->rel_blocks > 0)
+		known->blocks = sample->rel_blocks;
+	known->blocks = Max(known->blocks, sample->block + 1);
+	return known->blocks;
 }
 
 /*
@@ -109,6 +132,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 {
 	bool		missed = (sample->access & LAZYDROP_ADVISOR_MISSED) != 0;
 	bool		reads = false;
+	LazyDropAdvisorSample with_size = *sample;
 
 	switch ((LazyDropAdvisorKind) sample->kind)
 	{
@@ -130,11 +154,13 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 			return;
 	}
 
+	if ((sample->access & ~LAZYDROP_ADVISOR_MISSED) == LAZYDROP_ADVISOR_BULKREAD)
+		with_size.rel_blocks = BulkReadSize(pools, sample);
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
 		LazyDropAdvisorOutcome outcome;
 
-		outcome = LazyDropAdvisorPoolLookup(&pools->pool[i], sample);
+		outcome = LazyDropAdvisorPoolLookup(&pools->pool[i], &with_size);
 		if (outcome == LAZYDROP_ADVISOR_HIT || !reads)
 			continue;
 		if (outcome == LAZYDROP_ADVISOR_COLD)

@@ -412,7 +412,7 @@ HasRing(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 {
 	if (access == LAZYDROP_ADVISOR_NORMAL)
 		return false;
-	return access != LAZYDROP_ADVISOR_BULKREAD || sample->rel_blocks == 0 ||
+	return access != LAZYDROP_ADVISOR_BULKREAD ||
 		sample->rel_blocks > pool->buffers / RING_SHARE;
 }
 

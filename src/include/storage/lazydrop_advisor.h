@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor.h
- *	  The door through which the rest of the server calls the adviser on the size of
- *	  shared_buffers.
+ *	  What the rest of the server calls of the adviser on the size of shared_buffers.
  *
  * See src/backend/storage/advisor/README.  With lazydrop.advisor off, or for a page
  * that is not sampled, each call with a hash is one comparison.
@@ -35,9 +34,9 @@ extern PGDLLIMPORT int lazydrop_advisor_decay;
 #define LAZYDROP_ADVICE_SIZES	8
 
 /*
- * What is told of a size; numbers of the first block are since the last reset, those
- * of the second of about the last lazydrop.advisor_decay.  A ratio is -1 when nothing
- * has been looked up.
+ * What is said of a size.  The first block of numbers is since the last reset, the
+ * second of about the last lazydrop.advisor_decay.  A ratio is -1 when nothing has been
+ * looked up.
  */
 typedef struct LazyDropAdvice
 {
@@ -63,7 +62,7 @@ typedef struct LazyDropAdviceStats
 	double		rate;			/* part of the pages that is sampled */
 	double		samples;		/* lookups that were sampled */
 	int64		dropped;		/* samples for which there was no room */
-	double		hits;			/* of all pages, as pg_stat_io has it */
+	double		hits;			/* of all pages, as pg_stat_io and replay count */
 	double		reads;
 	double		seconds;		/* how long the adviser was on */
 	TimestampTz stats_reset;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_sample.c
- *	  What pages are used, as a sample: from the processes that use them to the
+ *	  A sample of the pages that are used: from the processes that use them to the
  *	  adviser's worker.
  *
  * Rules A1 to A4 are in README.  No function here takes a lock, waits, allocates memory
@@ -84,8 +84,8 @@ void
 LazyDropAdvisorDefineSettings(void)
 {
 	DefineCustomBoolVariable("lazydrop.advisor",
-							 "Finds out what other sizes of shared_buffers would do.",
-							 "lazydrop.advice shows it.",
+							 "Enables finding out what other sizes of shared_buffers would do.",
+							 "The result is shown by lazydrop.advice.",
 							 &lazydrop_advisor,
 							 false,
 							 PGC_SIGHUP,
@@ -93,8 +93,8 @@ LazyDropAdvisorDefineSettings(void)
 							 NULL, AssignAdvisor, NULL);
 
 	DefineCustomIntVariable("lazydrop.advisor_memory",
-							"Sets the memory for what lazydrop.advisor does.",
-							"A quarter of it is shared memory; the rest is used while the setting is on.",
+							"Sets the memory for samples and simulated pools of lazydrop.advisor.",
+							"A quarter of it, at most, is shared memory; the rest is used while lazydrop.advisor is on.",
 							&lazydrop_advisor_memory,
 							1024, 128, 64 * 1024,
 							PGC_POSTMASTER,
@@ -102,7 +102,7 @@ LazyDropAdvisorDefineSettings(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.advisor_decay",
-							"Sets the time after which what lazydrop.advisor has seen counts little for its recent advice.",
+							"Sets the time in which the weight of what lazydrop.advisor has seen falls to 1/e.",
 							NULL,
 							&lazydrop_advisor_decay,
 							3600, 1, 30 * 24 * 3600,

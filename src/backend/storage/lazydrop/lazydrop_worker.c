@@ -269,6 +269,7 @@ WorkerPause(uint64 bytes)
 				now = LazyDropNow();
 				pause = Max(pause, 10 * (now - began));
 			}
+			(void) LazyDropAdvisorStartWorker();
 			next_look = now + pause;
 		}
 

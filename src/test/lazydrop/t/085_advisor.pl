@@ -298,6 +298,23 @@ wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
 cmp_ok(advice($node)->{samples},
 	'<', $samples, 'after a crash it begins anew');
 
+# It is started while the lazy drop worker is removing files, which may take long.
+reload_with(
+	$node,
+	'lazydrop.advisor' => 'off',
+	'lazydrop.removal_rate' => '1MB');
+wait_for_advice($node, q{s->>'worker_pid' IS NULL});
+$node->safe_psql('postgres', 'DROP TABLE wide; CHECKPOINT');
+my $is_removing =
+  q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'lazy drop worker' AND state = 'active' AND query ~ '^removing'};
+$node->poll_query_until('postgres', $is_removing)
+  or die 'nothing is removed';
+reload_with($node, 'lazydrop.advisor' => 'on');
+wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+is($node->safe_psql('postgres', $is_removing),
+	't', 'it is started while files are removed');
+reload_with($node, 'lazydrop.removal_rate' => 0);
+
 # A standby has its own, without an object in the catalogs.
 $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');

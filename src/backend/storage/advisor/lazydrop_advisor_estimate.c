@@ -200,7 +200,8 @@ LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
  * A sampled miss stands for as many as make the pool of the server's size read what was
  * really read: that takes out most of what chance has put into the sample (rule A8).
  * For a smaller pool, it does so the less, the nearer it comes to reading all that is
- * looked up: there, the sample cannot be as wrong.
+ * looked up: there, the sample cannot be as wrong.  What this leaves of the difference,
+ * because too little was sampled, is taken for the same at all sizes.
  *
  * Nothing makes a larger pool read less than a smaller one: neither policy is one of
  * those of which that can be said.
@@ -211,10 +212,12 @@ LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate, double *re
 	double		all = sums->hits + sums->reads;
 	double		real = sums->misses[LAZYDROP_ADVISOR_REAL];
 	double		correction;
+	double		rest;
 
 	correction = (sums->reads * rate + LITTLE_SAMPLED) / (real + LITTLE_SAMPLED);
 	correction = Max(correction, 1.0 / MAX_CORRECTION);
 	correction = Min(correction, MAX_CORRECTION);
+	rest = sums->reads - real / rate * correction;
 
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
@@ -226,7 +229,8 @@ LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate, double *re
 			trust = (all * rate - misses) / Max(all * rate - real, 1);
 			trust = sqrt(Max(0, Min(1, trust)));
 		}
-		reads[i] = Min(misses / rate * pow(correction, trust), all);
+		reads[i] = misses / rate * pow(correction, trust) + rest;
+		reads[i] = Max(0, Min(reads[i], all));
 	}
 	reads[LAZYDROP_ADVISOR_REAL] = sums->reads;
 }

@@ -18,11 +18,13 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# all of the pages of so small a pool are sampled
+# All of the pages of so small a pool are sampled, and the queue has room for what a statement
+# reads, though the worker may have to wait for a busy machine.
 my $buffers = 2048;
 my $node = start_quiet_node(
 	'primary',
 	'shared_buffers' => $buffers * 8 . 'kB',
+	'lazydrop.advisor_memory' => '4MB',
 	'max_parallel_workers_per_gather' => 0,
 	'wal_keep_size' => '1GB');
 
@@ -174,28 +176,33 @@ cmp_ok($found->{$_}, '>', 0.8,
   foreach (1.5, 2, 3, 4);
 cmp_ok($found->{0.25}, '<', 0.1, 'and nothing of it is found with a quarter');
 
-# Pages that are used often stay when many others are read.
-my $hot_and_wide = q{
+# Pages that are used often stay when many others are read.  The clock sweep has room for both
+# parts in shared_buffers, where its hand comes round less than five times meanwhile, and not in
+# the half of it.
+my ($hot, $cold) = map { int($_ * $buffers) } (0.2, 2);
+my $hot_and_cold = qq{
 	SET enable_seqscan = off; SET enable_bitmapscan = off;
 }
-  . qq{SELECT count(f) FROM hot WHERE id > 0;\n} x 6
-  . q{SELECT count(f) FROM wide WHERE id > 0;};
-my $hot_part = $few_pages / ($few_pages + $wide_pages);
-$found = parts_found($hot_and_wide, $few_pages + $wide_pages);
+  . qq{SELECT count(f) FROM hot WHERE id <= 3 * $hot;\n} x 6
+  . qq{SELECT count(f) FROM wide WHERE id <= $cold;};
+my $hot_part = $hot / ($hot + $cold);
+$found = parts_found($hot_and_cold, $hot + $cold);
 cmp_ok(
-	$found->{0.75}, '>',
+	$found->{0.5}, '>',
 	0.6 * $hot_part,
-	'what is used often stays in a pool with two classes');
+	'what is used often stays in half of the pool with two classes');
 reload_with($node, 'lazydrop.scan_resistance' => 'off');
-$found = parts_found($hot_and_wide, $few_pages + $wide_pages);
-cmp_ok($found->{0.75}, '<', 0.4 * $hot_part, 'and not with the clock sweep');
+$found = parts_found($hot_and_cold, $hot + $cold);
+cmp_ok($found->{0.5}, '<', 0.4 * $hot_part, 'and not with the clock sweep');
 
-# The same when it is done by parallel workers, none of which has asked for the size of the table.
+# A scan by parallel workers, none of which has asked for the size of the table.
+$node->safe_psql('postgres',
+	'CREATE TABLE scan_2 WITH (fillfactor = 45) AS SELECT * FROM scan');
 $found = parts_found(
 	q{SET max_parallel_workers_per_gather = 2; SET parallel_leader_participation = off;
 	  SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;
 	  SET parallel_tuple_cost = 0;
-	  SELECT count(f) FROM scan;}, $scan_pages);
+	  SELECT count(f) FROM scan_2;}, $scan_pages);
 cmp_ok($found->{$_}, '>', 0.97,
 	"all is found by a parallel scan without a ring, with $_ of the pool")
   foreach (3, 4);
@@ -213,11 +220,16 @@ cmp_ok($found->{0.25}, '<', 0.1,
 );
 cmp_ok($found->{0.75}, '>', 0.8, 'and it is found where there is room');
 
-cmp_ok(advice($node)->{samples_dropped}, '==', 0, 'no sample was lost');
+my $seen = advice($node);
+cmp_ok(
+	$seen->{samples_dropped},
+	'<',
+	0.01 * $seen->{samples},
+	'hardly a sample was lost');
 
 # Its worker is stopped: no process waits for it, and what has no room is counted.
 my $pid = stop_process(worker($node));
-$node->safe_psql('postgres', $loop x 10);
+$node->safe_psql('postgres', $loop x 30);
 cmp_ok(advice($node)->{samples_dropped}, '>', 0,
 	'a full queue drops samples');
 continue_process($pid);
@@ -262,7 +274,7 @@ if (($ENV{enable_injection_points} // '') eq 'yes')
 reload_with($node, 'lazydrop.advisor' => 'off');
 wait_for_advice($node, q{s->>'worker_pid' IS NULL});
 my ($samples, $dropped) = @{ advice($node) }{qw(samples samples_dropped)};
-$node->safe_psql('postgres', $loop x 10);
+$node->safe_psql('postgres', $loop x 30);
 is(advice($node)->{samples}, $samples, 'what was seen stays when it is off');
 is(advice($node)->{samples_dropped},
 	$dropped, 'and nothing is put into the queue');

@@ -188,12 +188,17 @@ my $hot_and_cold = qq{
 my $hot_part = $hot / ($hot + $cold);
 $found = parts_found($hot_and_cold, $hot + $cold);
 cmp_ok(
-	$found->{0.5}, '>',
-	0.6 * $hot_part,
+	$found->{1} - $found->{0.5},
+	'<',
+	0.4 * $hot_part,
 	'what is used often stays in half of the pool with two classes');
 reload_with($node, 'lazydrop.scan_resistance' => 'off');
 $found = parts_found($hot_and_cold, $hot + $cold);
-cmp_ok($found->{0.5}, '<', 0.4 * $hot_part, 'and not with the clock sweep');
+cmp_ok(
+	$found->{1} - $found->{0.5},
+	'>',
+	0.6 * $hot_part,
+	'and not with the clock sweep');
 
 # A scan by parallel workers, none of which has asked for the size of the table.
 $node->safe_psql('postgres',

@@ -110,7 +110,9 @@ sub draw_settings
 		'lazydrop.scan_limit' => draw(0, '32MB'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'),
-		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'));
+		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
+		'lazydrop.advisor' => draw('on', 'on', 'off'),
+		'lazydrop.advisor_memory' => draw('128kB', '1MB', '16MB'));
 	# Without full page writes, a page may be found as it was left after the record
 	# that is checked, when it was truncated and came back.
 	$c{wal_consistency_checking} = '' if $c{full_page_writes} eq 'off';
@@ -369,6 +371,7 @@ my %fault = (
 				'lazydrop.pass_delay' => draw(0, '100ms', '1s', '60s'),
 				'lazydrop.removal_rate' => draw(0, '1MB', '50MB'),
 				'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
+				'lazydrop.advisor' => draw('on', 'off'),
 				'bgwriter_lru_maxpages' => draw(0, 100, 1000));
 			$node->append_conf('postgresql.conf',
 				join('', map { "$_ = $new{$_}\n" } sort keys %new));

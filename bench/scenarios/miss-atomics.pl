@@ -23,11 +23,12 @@ my @collect = (
 	map { "--toggle-collect=$_" } qw(GetVictimBuffer* LazyDropCacheNoteLoad*)
 );
 
-# Processes that served sessions, by what they logged when these ended.
-sub ended_sessions
+# Processes that served a user's sessions, by what they logged when these ended.  The user tells
+# them from the session that has filled shared_buffers, which may end later than it is left.
+sub processes_of
 {
-	my ($log) = @_;
-	return $log =~ / \[(\d+)\] .*LOG:  disconnection: /g;
+	my ($user, $log) = @_;
+	return $log =~ / \[(\d+)\] .*LOG:  disconnection: .* user=$user /g;
 }
 
 scenario 'miss-atomics' => (
@@ -53,31 +54,32 @@ scenario 'miss-atomics' => (
 		$node->safe_psql('postgres',
 			'CREATE UNIQUE INDEX ON t (id); CREATE EXTENSION pg_prewarm; VACUUM (FREEZE, ANALYZE) t'
 		);
+		my @clients = (1, $opt{quick} ? 8 : 64);
+		$node->safe_psql('postgres', "CREATE ROLE user$_ SUPERUSER LOGIN")
+		  foreach @clients;
 		$node->stop;
 
 		my $out = start_counted($node, \@collect);
 		$node->safe_psql('postgres',
 			q{SELECT pg_prewarm('t_id_idx'), pg_prewarm('t')});
-		my @phases;
-		foreach my $clients (1, $opt{quick} ? 8 : 64)
+		foreach my $clients (@clients)
 		{
-			my $offset = -s $node->logfile;
 			pgbench(
 				$node,
 				"\\set id random(1, $rows)\nSELECT count(f) FROM t WHERE id = :id;\n",
+				'-U' => "user$clients",
 				'-c' => $clients,
 				'-j' => $clients > 1 ? 2 : 1,
 				'-t' => ($opt{quick} ? 1280 : 12800) / $clients);
-			push @phases, [ $clients, $offset ];
 		}
 		$node->stop('fast', timeout => 600);
 
 		my $program = $node->installed_command('postgres');
-		foreach my $phase (@phases)
+		my $log = slurp_file($node->logfile);
+		foreach my $clients (@clients)
 		{
-			my ($clients, $offset) = @$phase;
-			my @files = map { "$out.$_" }
-			  ended_sessions(slurp_file($node->logfile, $offset));
+			my @files =
+			  map { "$out.$_" } processes_of("user$clients", $log);
 			die "fewer than $clients sessions\n" if @files < $clients;
 			my ($misses, %n) = (0);
 			foreach my $file (@files)

@@ -35,7 +35,10 @@ use Exporter 'import';
 use LazyDropBench;
 
 our @EXPORT = qw(cache_settings restart_as make_rows only expect_plan
-  touch_hot hot_left blocks_read);
+  touch_hot hot_left blocks_read zipf_pgbench zipf_sql);
+
+# Keys that are popular are far from each other.
+use constant PRIME => 611953;
 
 =pod
 
@@ -179,6 +182,41 @@ sub blocks_read
 	my ($blocks) = $plan =~ /"Shared Read Blocks": (\d+)/
 	  or die "no count of blocks in: $plan\n";
 	return $blocks;
+}
+
+=pod
+
+=item zipf_pgbench($s, $n), zipf_sql($s, $n)
+
+A key from 1 to $n that is drawn from a Zipfian distribution of exponent $s, which is not 1, and
+multiplied by a prime modulo $n: lines of a pgbench script that set C<:id>, and an expression
+in SQL.  The formula is in F<oltp-beside-scan.pl>.
+
+=cut
+
+sub zipf_constants
+{
+	my ($s, $n) = @_;
+	return
+	  map { sprintf('(%.15f)', $_) } (($n + 1)**(1 - $s) - 1, 1 / (1 - $s));
+}
+
+sub zipf_pgbench
+{
+	my ($s, $n) = @_;
+	my ($factor, $power) = zipf_constants($s, $n);
+	return qq{\\set u random(0, 999999999) / 1000000000.0
+\\set k least(int(pow(1.0 + :u * $factor, $power)), $n)
+\\set id 1 + :k * @{[PRIME]} % $n
+};
+}
+
+sub zipf_sql
+{
+	my ($s, $n) = @_;
+	my ($factor, $power) = zipf_constants($s, $n);
+	return
+	  "(1 + least(floor(power(1 + random() * $factor, $power)), $n)::bigint * @{[PRIME]} % $n)::int";
 }
 
 =pod

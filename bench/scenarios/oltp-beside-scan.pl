@@ -37,31 +37,16 @@ use LazyDropCache;
 
 my $shared_buffers = $opt{quick} ? '16MB' : '256MB';
 my $pages = 4 * 128 * megabytes($shared_buffers);
-my $prime = 611953;
 
 # rows of the other table, three in each page, in megabytes
 my $scanned = 2 * megabytes($shared_buffers);
 my $step = 3 * 128;
 
-# The constants of the formula.
-sub zipf
-{
-	my ($s) = @_;
-	return
-	  map { sprintf('(%.15f)', $_) }
-	  (($pages + 1)**(1 - $s) - 1, 1 / (1 - $s));
-}
-
 sub key_script
 {
 	my ($s) = @_;
-	my ($factor, $power) = zipf($s);
-	return qq{
-\\set u random(0, 999999999) / 1000000000.0
-\\set k least(int(pow(1.0 + :u * $factor, $power)), $pages)
-\\set id 1 + :k * $prime % $pages
-SELECT balance FROM account WHERE id = :id;
-};
+	return zipf_pgbench($s, $pages)
+	  . "SELECT balance FROM account WHERE id = :id;\n";
 }
 
 my $scan = sprintf(
@@ -113,11 +98,10 @@ sub prepare_loads
 sub warm_up
 {
 	my ($node, $s, $reads) = @_;
-	my ($factor, $power) = zipf($s);
+	my $id = zipf_sql($s, $pages);
 	my $query = qq{
 		SELECT count(balance) FROM (
-			SELECT (1 + least(floor(power(1 + random() * $factor, $power)), $pages)::bigint
-				* $prime % $pages)::int AS id
+			SELECT $id AS id
 			FROM generate_series(1, $reads) OFFSET 0) AS k
 		JOIN account USING (id)};
 	expect_plan($node, '', $query,

@@ -29,7 +29,6 @@ use List::Util qw(max sum0);
 my $shared_buffers = $opt{quick} ? '32MB' : '256MB';
 my $buffers = 128 * megabytes($shared_buffers);
 my $pages = 4 * $buffers;
-my $prime = 611953;
 my @factors = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4);
 my $clients = 2;
 
@@ -38,18 +37,6 @@ sub uniform
 {
 	my ($rows) = @_;
 	return "\\set id random(1, $rows)\n";
-}
-
-sub zipf
-{
-	my ($s, $rows) = @_;
-	my ($factor, $power) =
-	  map { sprintf('(%.15f)', $_) }
-	  (($rows + 1)**(1 - $s) - 1, 1 / (1 - $s));
-	return qq{\\set u random(0, 999999999) / 1000000000.0
-\\set k least(int(pow(1.0 + :u * $factor, $power)), $rows)
-\\set id 1 + :k * $prime % $rows
-};
 }
 
 my $read = "SELECT balance FROM account WHERE id = :id;\n";
@@ -69,12 +56,12 @@ SELECT count(balance) FROM account WHERE id > :from AND id <= :from + 100;
 # there are in four times shared_buffers, on average.
 my %load = (
 	'uniform; 2 times' => [ uniform(2 * $buffers) . $read, 1 ],
-	'exponent 0.8; 4 times' => [ zipf(0.8, $pages) . $read, 1 ],
-	'exponent 1.1; 4 times' => [ zipf(1.1, $pages) . $read, 1 ],
+	'exponent 0.8; 4 times' => [ zipf_pgbench(0.8, $pages) . $read, 1 ],
+	'exponent 1.1; 4 times' => [ zipf_pgbench(1.1, $pages) . $read, 1 ],
 	'TPC-B-like; 2 times' => [ undef, 4 ],
 	'loop; 1.1 times' => [ round_of(1.1 * $buffers), 100, 1 ],
 	'exponent 0.8 beside a scan' => [
-		(zipf(0.8, $pages) . $read) x 4
+		(zipf_pgbench(0.8, $pages) . $read) x 4
 		  . qq{\\set scanned 1 + :at
 \\set at (:at + 1) % @{[ 2 * $buffers ]}
 SELECT balance FROM other WHERE id = :scanned;

@@ -32,8 +32,11 @@ typedef struct LazyDropAdvisorBatch
 	LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
 } LazyDropAdvisorBatch;
 
+/* simulated atomics are larger */
+#ifndef PG_HAVE_ATOMIC_U64_SIMULATION
 StaticAssertDecl(sizeof(LazyDropAdvisorBatch) == 256,
 				 "a batch should begin and end with a cache line");
+#endif
 
 typedef union LazyDropAdvisorPosition
 {

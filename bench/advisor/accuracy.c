@@ -43,6 +43,8 @@ typedef enum Trace
 	LOOP_AND_ZIPF,
 	RING_AND_ZIPF,
 	UNIFORM_09,
+	LOOP_AND_ROOT,
+	ZIPF_AND_ROOT,
 }			Trace;
 
 static const char *const trace_name[] = {
@@ -55,6 +57,8 @@ static const char *const trace_name[] = {
 	"Zipf 0.8 and a loop of 1.5 times",
 	"Zipf 0.8 and a ring scan of 0.4 times",
 	"uniform, 0.9 times",
+	"a loop of 1.1 times, and a root",
+	"Zipf 0.8, 4 times, and a root",
 };
 
 /* A distribution: sums of probabilities, by rank, and the page of each rank. */
@@ -174,6 +178,18 @@ NextLookup(Trace trace, uint64 n, double buffers)
 			}
 			else
 				sample.block = n / 500;
+			break;
+		case LOOP_AND_ROOT:
+			if (n % 16 == 0)
+				sample.rel = 8;
+			else
+				sample.block = (n - n / 16) % (uint32) (1.1 * buffers);
+			break;
+		case ZIPF_AND_ROOT:
+			if (n % 3 == 0)
+				sample.rel = 8;
+			else
+				sample.block = Zipf();
 			break;
 		case OLTP_AND_SCAN:
 		case LOOP_AND_ZIPF:
@@ -309,7 +325,7 @@ main(int argc, char **argv)
 
 	for (int two_classes = 0; two_classes < 2; two_classes++)
 	{
-		for (Trace trace = UNIFORM_2; trace <= UNIFORM_09; trace++)
+		for (Trace trace = UNIFORM_2; trace <= ZIPF_AND_ROOT; trace++)
 		{
 			state = UINT64CONST(88172645463325252);
 			if (trace == ZIPF_11 || trace == ZIPF_08 || trace >= OLTP_AND_SCAN)

@@ -201,7 +201,8 @@ LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
  * really read: that takes out most of what chance has put into the sample (rule A8).
  * For a smaller pool, it does so the less, the nearer it comes to reading all that is
  * looked up: there, the sample cannot be as wrong.  What this leaves of the difference,
- * because too little was sampled, is taken for the same at all sizes.
+ * because too little was sampled, is taken for the same at all sizes; but at a larger one
+ * only as far as it misses something as well.
  *
  * Nothing makes a larger pool read less than a smaller one: neither policy is one of
  * those of which that can be said.
@@ -223,13 +224,16 @@ LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate, double *re
 	{
 		double		misses = sums->misses[i];
 		double		trust = 1;
+		double		part = 1;
 
 		if (misses > real)
 		{
 			trust = (all * rate - misses) / Max(all * rate - real, 1);
 			trust = sqrt(Max(0, Min(1, trust)));
 		}
-		reads[i] = misses / rate * pow(correction, trust) + rest;
+		else
+			part = (misses + LITTLE_SAMPLED) / (real + LITTLE_SAMPLED);
+		reads[i] = misses / rate * pow(correction, trust) + rest * part;
 		reads[i] = Max(0, Min(reads[i], all));
 	}
 	reads[LAZYDROP_ADVISOR_REAL] = sums->reads;

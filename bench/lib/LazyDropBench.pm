@@ -41,7 +41,8 @@ use Carp;
 use Exporter 'import';
 use File::Path;
 use IPC::Run;
-use List::Util qw(max min);
+use LazyDropUtils qw(hold_replay);
+use List::Util    qw(max min);
 use POSIX;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -54,7 +55,7 @@ our @EXPORT =
   start_program run_program end_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
-  time_resumed_replay wait_for_nothing_left
+  hold_and_run time_resumed_replay wait_for_nothing_left
   table_path add_gigabytes is_left wait_for_no_file wait_for_end cpu_seconds);
 
 # What a module cannot go on with ends a case, not the run.
@@ -634,6 +635,30 @@ sub percentiles
 	die "pgbench has logged no transaction in $prefix.*\n" unless @latency;
 	unlink @files;
 	return map { $latency[ int($#latency * $_ / 100 + 0.5) ] } @percents;
+}
+
+=pod
+
+=item hold_and_run($primary, $standby, @statements)
+
+Have the primary drop, or the like, in one session, while replay is held.  Returns the position
+up to which there is something to replay, and how many seconds the session has taken.
+
+=cut
+
+sub hold_and_run
+{
+	my ($primary, $standby, @statements) = @_;
+	$primary->wait_for_replay_catchup($standby);
+	hold_replay($standby);
+
+	# What the kernel still has to write of what was created is no part of this.
+	sync_disk();
+	my $began = time;
+	$primary->safe_psql('postgres', join(";\n", @statements));
+	my $took = time - $began;
+	wait_for_nothing_left($primary);
+	return ($primary->lsn('flush'), $took);
 }
 
 =pod

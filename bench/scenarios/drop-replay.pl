@@ -18,27 +18,9 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
-use LazyDropUtils qw(hold_replay);
-use List::Util    qw(sum);
+use List::Util qw(sum);
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
-
-# Have the primary drop, or the like, while replay is held.  Returns the position up to
-# which there is something to replay.
-sub hold_and_run
-{
-	my ($primary, $standby, $what, @statements) = @_;
-	$primary->wait_for_replay_catchup($standby);
-	hold_replay($standby);
-
-	# What the kernel still has to write of what was created is no part of this.
-	sync_disk();
-	my $began = time;
-	$primary->safe_psql('postgres', join(";\n", @statements));
-	record('primary', 's', time - $began, $what) if defined $what;
-	wait_for_nothing_left($primary);
-	return $primary->lsn('flush');
-}
 
 # A table, an index, a TOAST table and its index, with a block each.
 sub create_four_relations
@@ -94,8 +76,8 @@ sub system_calls_case
 	my $standby = make_standby($primary, $case->{server});
 	my $tables = n(1000);
 	create_four_relations($primary, $tables);
-	my $end = hold_and_run($primary, $standby, undef,
-		map { "DROP TABLE f$_" } 1 .. $tables);
+	my ($end) =
+	  hold_and_run($primary, $standby, map { "DROP TABLE f$_" } 1 .. $tables);
 	my $pid = $standby->safe_psql('postgres',
 		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'});
 	my %calls =
@@ -176,7 +158,9 @@ scenario 'drop-replay' => (
 			])
 		{
 			my ($what, @statements) = @$storm;
-			my $end = hold_and_run($primary, $standby, $what, @statements);
+			my ($end, $dropped_in) =
+			  hold_and_run($primary, $standby, @statements);
+			record('primary', 's', $dropped_in, $what);
 			my $began = time;
 			my $took = time_resumed_replay($standby, $end);
 			record('replay', 's', $took, $what);

@@ -1,0 +1,142 @@
+
+# Copyright (c) 2026, LazyDrop developers
+
+# Source: what tables are dropped for, most of the time: retention.  TimescaleDB's drop_chunks
+# and pg_partman's run_maintenance drop what has become too old.
+#
+# Asks: how long does a session take to drop 1,000 chunks of a hypertable, or 1,000 partitions,
+# in one transaction and one by one, and how long a standby to replay that?
+#
+# Stock goes through shared_buffers once for each transaction, at commit.  It need not when it
+# knows the sizes of all that is dropped, as the process does that has created it; so there is a
+# checkpoint in between, and another session drops.
+#
+# The extensions have to be there in both installations, as Debian's packages
+# postgresql-NN-timescaledb and postgresql-NN-partman put them there.  What is not there is left
+# out.
+#
+# Expected: one by one at 16 GB, a session several times as fast as stock's, and replay more than
+# ten times; in one transaction as fast as stock.
+
+use strict;
+use warnings FATAL => 'all';
+
+use LazyDropBench;
+use Time::HiRes qw(time);
+
+my $chunks = n(1000);
+
+# The newest is of today, and stays.
+my $rows = qq{
+	INSERT INTO m SELECT now() - i * interval '1 day', i, 'x'
+	FROM generate_series(0, $chunks) AS i};
+
+# What a library is called that is loaded at start, how a table gets its chunks, and how those
+# are dropped that are older than so many days.
+my %extension = (
+	timescaledb => {
+		name => 'TimescaleDB',
+		preload => 'timescaledb',
+		create => qq{
+			CREATE EXTENSION timescaledb;
+			CREATE TABLE m (at timestamptz NOT NULL, i int, t text);
+			SELECT create_hypertable('m', 'at', chunk_time_interval => interval '1 day');
+			$rows},
+		drop => sub {
+			return
+			  "SELECT count(*) FROM drop_chunks('m', older_than => now() - interval '$_[0] days 12 hours')";
+		},
+		left =>
+		  q{SELECT count(*) FROM timescaledb_information.chunks WHERE hypertable_name = 'm'},
+	},
+	pg_partman => {
+		name => 'pg_partman',
+		create => qq{
+			CREATE SCHEMA partman;
+			CREATE EXTENSION pg_partman SCHEMA partman;
+			CREATE TABLE m (at timestamptz NOT NULL, i int, t text) PARTITION BY RANGE (at);
+			CREATE INDEX ON m (at);
+			SELECT partman.create_partition('public.m', 'at', '1 day', p_premake => 1,
+				p_default_table => false,
+				p_start_partition => (now() - interval '$chunks days')::text);
+			$rows},
+		drop => sub {
+			return
+			  "SELECT partman.drop_partition_time('public.m', interval '$_[0] days', p_keep_table => false)";
+		},
+		left =>
+		  q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'm'::regclass},
+	});
+
+my %ways = (
+	'one transaction' => sub { return 1 },
+	'one by one' => sub { return reverse 1 .. $chunks });
+
+sub has_extension
+{
+	my ($server, $name) = @_;
+	my $prefix = $server eq 'stock' ? $opt{stock} : $opt{fork};
+	my $directory = '';
+	IPC::Run::run([ "$prefix/bin/pg_config", '--sharedir' ],
+		'>' => \$directory)
+	  or die "pg_config failed\n";
+	chomp $directory;
+	return -f "$directory/extension/$name.control";
+}
+
+scenario 'retention' => (
+	seconds => sub { return $_[0]{size} eq '128MB' ? 60 : 120 },
+	disk => 6,
+	groups => sub {
+		my @groups;
+		foreach my $extension (sort keys %extension)
+		{
+			my $name = $extension{$extension}{name};
+			if (grep { !has_extension($_, $extension) } qw(stock on))
+			{
+				note("retention: left out: $name is not installed in both");
+				next;
+			}
+			foreach my $size (sizes('128MB'))
+			{
+				push @groups, map {
+					cases(
+						[qw(stock on)],
+						size => $size,
+						case => "$name; $_",
+						extension => $extension,
+						way => $_)
+				} sort keys %ways;
+			}
+		}
+		return @groups;
+	},
+	run => sub {
+		my ($case) = @_;
+		my ($server, $extension) =
+		  ($case->{server}, $extension{ $case->{extension} });
+		my $primary = make_primary(
+			$server,
+			shared_buffers => $case->{size},
+			max_locks_per_transaction => '2048',
+			shared_preload_libraries => q{'}
+			  . ($extension->{preload} // '') . q{'});
+		my $standby = make_standby($primary, $server);
+		$primary->safe_psql('postgres', $extension->{create});
+		my $before = $primary->safe_psql('postgres', $extension->{left});
+		die "$before chunks, not more than $chunks\n" if $before <= $chunks;
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+
+		my @days = $ways{ $case->{way} }->();
+		my ($end, $took) = hold_and_run($primary, $standby,
+			map { $extension->{drop}->($_) } @days);
+		record('session', 's', $took);
+		my $left = $primary->safe_psql('postgres', $extension->{left});
+		die "$left of $before chunks are left\n"
+		  if $left > $before - $chunks + 1;
+		record('dropped', 'chunks', $before - $left);
+		record('replay', 's', time_resumed_replay($standby, $end));
+		discard($standby, $primary);
+	});

@@ -21,7 +21,7 @@ LazyDropCache - what the scenarios about lazydrop.scan_resistance share
 =head1 DESCRIPTION
 
 Here a case's server, if it is not stock, is a value of lazydrop.scan_resistance: off, on or
-strict.  lazydrop.enabled is on with all of these.  So one data directory of the fork serves for
+strict; or "advisor", which is off with lazydrop.advisor on.  lazydrop.enabled is on with all of these.  So one data directory of the fork serves for
 all three.
 
 =cut
@@ -63,7 +63,10 @@ sub cache_settings
 	my ($server) = @_;
 	return (
 		'lazydrop.enabled' => 'on',
-		'lazydrop.scan_resistance' => $server eq 'stock' ? 'off' : $server);
+		'lazydrop.scan_resistance' => $server =~ /^(?:on|strict)$/
+		? $server
+		: 'off',
+		'lazydrop.advisor' => $server eq 'advisor' ? 'on' : 'off');
 }
 
 sub restart_as

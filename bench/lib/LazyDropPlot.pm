@@ -31,8 +31,9 @@ our @EXPORT_OK = qw(plot);
 
 =cut
 
-# Panels of each scenario's plot: lines over shared_buffers or over a number in the case,
-# or bars by case and shared_buffers.  "case" and "measure" are patterns.
+# Panels of each scenario's plot: lines over shared_buffers or over a number in the case;
+# a curve over a number in the measure, estimated as a line and real as points; or bars by case
+# and shared_buffers.  "case" and "measure" are patterns.
 our %plots = (
 	'drop-loop' => [
 		{
@@ -176,6 +177,23 @@ our %plots = (
 			[ 'by an index', '.*index scan.*', 'index-only scan' ],
 			[ 'other reads', 'bitmap scan', 'CREATE INDEX' ],
 			[ 'writes', 'UPDATE.*', 'COPY in', 'INSERT.*' ])
+	],
+	'shared-buffers-advice' => [
+		map {
+			+{
+				kind => 'curve',
+				case => "^\Q$_\E\$",
+				measure => '^(?:estimated|real) at ',
+				xlabel => 'times shared_buffers',
+				title => $_,
+				y => 'hit ratio, %'
+			}
+		} ( 'uniform; 2 times',
+			'loop; 1.1 times',
+			'exponent 0.8; 4 times',
+			'exponent 1.1; 4 times',
+			'TPC-B-like; 2 times',
+			'exponent 0.8 beside a scan')
 	],
 	'shared-buffers-sizing' => [
 		(   map {
@@ -350,6 +368,39 @@ sub panel_commands
 		}
 		$out .= sprintf("set xrange [-0.3:%g]\n", @names - 0.7);
 	}
+	elsif ($panel->{kind} eq 'curve')
+	{
+		$out .=
+			'set xlabel '
+		  . quote($panel->{xlabel})
+		  . "\nset bmargin 4\nset yrange [*:100]\nset xrange [0:*]\n";
+		foreach my $server (@servers)
+		{
+			foreach my $word ('estimated', 'real')
+			{
+				my %at;
+				foreach my $key (@keys)
+				{
+					my ($x) = $key =~ /,$word at ([\d.]+),/ or next;
+					my $values = $results->{values}{$key}{$server} or next;
+					$at{$x} = median(values %$values);
+				}
+				my $data = "\$${block}_" . scalar @plots;
+				$out .= "$data << EOD\n";
+				$out .= "$_ $at{$_}\n" foreach sort { $a <=> $b } keys %at;
+				$out .= "EOD\n";
+				@tics = map { "'$_' $_" } sort { $a <=> $b } keys %at;
+				push @plots,
+				  "$data using 1:2 with "
+				  . (
+					$word eq 'real'
+					? 'points pt 6 ps 0.8'
+					: 'lines lw 2')
+				  . " lc rgb '$colour{$server}' title "
+				  . quote("$server, $word");
+			}
+		}
+	}
 	else
 	{
 		my $width = 0.8 / @servers;
@@ -428,11 +479,16 @@ sub compact_svg
 	# what the outermost group says holds for those in it
 	my $common =
 	  'fill="none" stroke="currentColor" stroke-linecap="butt" stroke-linejoin="miter"';
+	my @also = (
+		'color="black"', 'stroke-width="1.00"',
+		'font-family="sans-serif"', 'font-size="12.00"');
+	$text =~ s{ +$_}{}g foreach @also;
+	$common = join(' ', $common, @also);
 	$text =~ s{<g id="gnuplot_canvas">}{<g $common>};
 	$text =~ s{<rect (?=x="0")}{<rect stroke="none" };
 	$text =~
-	  s{<g fill="none" (color="[^"]*") stroke="([^"]*)" (stroke-width="[^"]*") stroke-linecap="butt" stroke-linejoin="miter">}
-	  {"<g $1" . ($2 eq 'currentColor' ? '' : qq{ stroke="$2"}) . " $3>"}ge;
+	  s{<g fill="none"( color="[^"]*")? stroke="([^"]*)"( stroke-width="[^"]*")? stroke-linecap="butt" stroke-linejoin="miter">}
+	  {'<g' . ($1 // '') . ($2 eq 'currentColor' ? '' : qq{ stroke="$2"}) . ($3 // '') . '>'}ge;
 	$text =~ s{(?<==)(["'])([^"']*)\1}{$1 . round($2) . $1}ge;
 	$text =~ s{\s*\n\s*}{\n}g;
 	1 while $text =~ s{<g [^<>]*>\n?</g>\n?}{}g;

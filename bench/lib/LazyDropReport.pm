@@ -340,14 +340,47 @@ my @bars = (
 					of => [ $server, '.', '^pgbench -i', 'duration' ],
 					by => [ 'stock', '.', '^pgbench -i', 'duration' ],
 					most => 1.01
+				})
+		} qw(on off advisor)),
+	(   map {
+			my $server = $_;
+			+{
+				scenario => 'scan-resistance-cost',
+				what =>
+				  "page found in a buffer: instructions of $server, less stock's",
+				of => [ $server, '.', '', 'found in a buffer' ],
+				less => [ 'stock', '.', '', 'found in a buffer' ],
+				most => 3
+			}
+		} qw(on off)),
+	(   map {
+			my $server = $_;
+			(   {
+					scenario => 'shared-buffers-advice',
+					what =>
+					  "adviser, $server: mean error of each load, points",
+					of => [ $server, '.', '', '^mean error' ],
+					every => 1,
+					most => 1,
+					which => 'max'
 				},
 				{
-					scenario => 'scan-resistance-cost',
+					scenario => 'shared-buffers-advice',
 					what =>
-					  "page found in a buffer: instructions of $server, less stock's",
-					of => [ $server, '.', '', 'found in a buffer' ],
-					less => [ 'stock', '.', '', 'found in a buffer' ],
-					most => 0.5
+					  "adviser, $server: largest error, but of a loop, points",
+					of => [ $server, '.', '^(?!loop)', '^largest error' ],
+					every => 1,
+					most => 2,
+					which => 'max'
+				},
+				{
+					scenario => 'shared-buffers-advice',
+					what =>
+					  "adviser, $server: rate at the size it names, % of that at the largest",
+					of => [ $server, '.', '', '^rate there' ],
+					every => 1,
+					least => 95,
+					which => 'min'
 				})
 		} qw(on off)));
 

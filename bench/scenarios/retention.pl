@@ -75,7 +75,7 @@ my %ways = (
 sub has_extension
 {
 	my ($server, $name) = @_;
-	my $prefix = $server eq 'stock' ? $opt{stock} : $opt{fork};
+	my $prefix = LazyDropBench::prefix($server);
 	my $directory = '';
 	IPC::Run::run([ "$prefix/bin/pg_config", '--sharedir' ],
 		'>' => \$directory)

@@ -146,9 +146,9 @@ sub measure
 # the machine's speed changes.
 sub compare_rates
 {
-	my ($server, $name, @factor) = @_;
+	my ($server, $name, $smaller) = @_;
 	my @rate;
-	foreach my $factor (@factor, $factors[-1])
+	foreach my $factor ($smaller, $factors[-1])
 	{
 		start_with($server, $factor, $name);
 		push @rate, (measure($name))[1];

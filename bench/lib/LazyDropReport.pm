@@ -355,6 +355,23 @@ my @bars = (
 		} qw(on off)),
 	(   map {
 			my $server = $_;
+			map {
+				+{
+					scenario => 'scan-resistance-cost',
+					what => "instructions of $_, $server : stock",
+					of => [ $server, '.', 'of statements', "^\Q$_\E\$" ],
+					by => [ 'stock', '.', 'of statements', "^\Q$_\E\$" ],
+					most => 1.01
+				}
+			} ( 'count(*); half',
+				'count(*); twice',
+				'VACUUM; half',
+				'VACUUM; twice',
+				'CREATE INDEX',
+				'lookups; twice')
+		} qw(on off)),
+	(   map {
+			my $server = $_;
 			(   {
 					scenario => 'shared-buffers-advice',
 					what =>

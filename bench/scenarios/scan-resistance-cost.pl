@@ -10,7 +10,10 @@
 # server's turns is its rate in a run.  And how many
 # instructions does it take to find a page in a buffer?  Counted by callgrind
 # in a single-user server, in which a join looks up rows by an index: the difference of
-# two joins, one of which makes twice as many lookups, so that only what hits is counted.
+# two joins, one of which makes twice as many lookups, so that only what hits is counted.  In the
+# same way, how many instructions do statements take for a page, or for a lookup, when little
+# or nothing of it is in shared_buffers?  That does not depend on what else the machine does,
+# but leaves out the kernel's share.
 #
 # Expected: on, off, and "advisor", which is off with the adviser on, at least 0.99 of stock's rate.
 # For a hit, as many instructions; up to three more with the adviser's code, one comparison, and
@@ -129,6 +132,69 @@ sub instructions_case
 	return;
 }
 
+# Statements whose instructions are counted, and for how many pages or lookups each.
+my %statement = (
+	(   map {
+			(   "count(*); $_" =>
+				  [ $table{$_} * 128, "SELECT count(*) FROM $_" ],
+				"VACUUM; $_" =>
+				  [ $table{$_} * 128, "VACUUM (DISABLE_PAGE_SKIPPING) $_" ])
+		} keys %table),
+	'CREATE INDEX' => [
+		$table{twice} * 128,
+		'CREATE INDEX again ON twice (r)',
+		'DROP INDEX again'
+	],
+	'lookups; twice' => [
+		200 * $table{twice},
+		'SET enable_seqscan = off',
+		sprintf(
+			'SELECT count(f) FROM (SELECT 1 + (hashint4(i) & 2147483647) %% %d AS id'
+			  . ' FROM generate_series(1, %d) AS i OFFSET 0) AS k JOIN twice USING (id)',
+			3 * 128 * $table{twice},
+			200 * $table{twice})
+	]);
+
+sub statements_case
+{
+	my ($case) = @_;
+	return unless have_valgrind('instructions of statements');
+	my $node = make_primary(
+		$case->{server},
+		cache_settings($case->{server}),
+		shared_buffers => $case->{size},
+		max_parallel_workers_per_gather => '0',
+		max_parallel_maintenance_workers => '0',
+		enable_bitmapscan => 'off',
+		enable_indexonlyscan => 'off',
+		enable_hashjoin => 'off',
+		enable_mergejoin => 'off',
+		enable_memoize => 'off',
+		jit => 'off');
+	make_rows($node, $_, $table{$_}) foreach sort keys %table;
+	make_rows($node, 'filler', $table{twice});
+	$node->safe_psql(
+		'postgres', q{
+		CREATE UNIQUE INDEX ON twice (id);
+		CREATE EXTENSION pg_prewarm});
+	$node->stop;
+	foreach my $name (sort keys %statement)
+	{
+		my ($each, @sql) = @{ $statement{$name} };
+		my @instructions = map {
+			my ($file) = count_single_user($node, [],
+				join("\n", q{SELECT pg_prewarm('filler')}, (@sql) x $_, ''));
+			my $instructions = instructions_in($file);
+			unlink $file;
+			$instructions
+		} (2, 4);
+		record($name, 'instructions',
+			($instructions[1] - $instructions[0]) / 2 / $each);
+	}
+	discard($node);
+	return;
+}
+
 # Name, shared_buffers, what is measured, unit, and load.
 my @cases = (
 	(   map {
@@ -203,6 +269,11 @@ scenario 'scan-resistance-cost' => (
 				\@kinds,
 				size => $cached,
 				case => 'instructions',
+				runs => 1),
+			cases(
+				\@servers,
+				size => $small,
+				case => 'instructions of statements',
 				runs => 1));
 	},
 	setup => sub {
@@ -230,7 +301,9 @@ scenario 'scan-resistance-cost' => (
 		my ($case) = @_;
 		if ($case->{runs})
 		{
-			instructions_case($case);
+			$case->{size} eq $small
+			  ? statements_case($case)
+			  : instructions_case($case);
 			return;
 		}
 		my ($name, $size, $measure, $unit, $load) =

@@ -28,7 +28,7 @@ struct buftag;
 extern void LazyDropInit(void);
 extern Size LazyDropShmemSize(void);
 extern void LazyDropShmemInit(void);
-pg_noreturn extern void LazyDropWorkerMain(Datum arg);
+extern void LazyDropWorkerMain(Datum arg);
 
 /* droppers */
 extern void LazyDropBuryRelations(SMgrRelation *rels, int nrels,
@@ -38,6 +38,7 @@ extern void LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels);
 extern void LazyDropExcludeBuried(SMgrRelation **rels, int *nrels);
 extern bool LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo);
 extern bool LazyDropDropDatabase(Oid dboid);
+extern XLogRecPtr LazyDropLogOldDirectory(Oid dboid, Oid spcoid);
 extern void LazyDropDirectoryLogged(Oid dboid);
 extern void LazyDropRelmapLogged(Oid dboid);
 extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,

@@ -74,7 +74,7 @@ extern void LazyDropAdvisorDefineSettings(void);
 extern Size LazyDropAdvisorShmemSize(void);
 extern void LazyDropAdvisorShmemInit(void);
 extern bool LazyDropAdvisorStartWorker(void);
-pg_noreturn extern void LazyDropAdvisorMain(Datum arg);
+extern void LazyDropAdvisorMain(Datum arg);
 
 /* what is seen of it */
 extern void LazyDropAdvisorGetStats(LazyDropAdviceStats *stats);

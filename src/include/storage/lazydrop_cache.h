@@ -18,6 +18,7 @@
 #include "access/xact.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
+#include "storage/lazydrop_compat.h"
 #include "storage/lazydrop_stats.h"
 
 /* values of lazydrop.scan_resistance, in the order of its options */
@@ -53,7 +54,7 @@ extern void LazyDropCacheResetStats(void);
 
 /* behind the functions below */
 extern BufferDesc *LazyDropCacheGetVictim(uint32 (*claim) (uint32 n),
-										  uint32 *buf_state);
+										  LazyDropBufState *buf_state);
 extern void LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring);
 extern void LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag,
 									  uint32 hash);

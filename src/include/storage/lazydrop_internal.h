@@ -19,6 +19,7 @@
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
+#include "storage/lazydrop_compat.h"
 #include "storage/lwlock.h"
 #include "storage/procnumber.h"
 #include "storage/relfilelocator.h"

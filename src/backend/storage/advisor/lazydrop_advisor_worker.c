@@ -38,7 +38,6 @@
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/injection_point.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -263,7 +262,7 @@ ReadIO(IOTotals *totals)
 			PgStat_BktypeIO *stats = &io->stats[type];
 
 			totals->hits += stats->counts[IOOBJECT_RELATION][context][IOOP_HIT];
-			totals->reads += stats->bytes[IOOBJECT_RELATION][context][IOOP_READ] / BLCKSZ;
+			totals->reads += LazyDropPagesRead(stats, IOOBJECT_RELATION, context);
 			totals->read_time += stats->times[IOOBJECT_RELATION][context][IOOP_READ] / 1000.0;
 		}
 	}
@@ -353,12 +352,11 @@ LazyDropAdvisorMain(Datum arg)
 
 	/* a row in pg_stat_activity, without a database or a role */
 	InitProcessPhase2();
-	pgstat_beinit();
-	pgstat_bestart_initial();
+	LazyDropShowActivity();
 	pgstat_report_appname("");
 	pgstat_report_activity(STATE_IDLE, "");
 
-	INJECTION_POINT("lazydrop-advisor-begin", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-advisor-begin");
 
 	/* pg_stat_io only, not a snapshot of all statistics */
 	SetConfigOption("stats_fetch_consistency", "none", PGC_SUSET, PGC_S_OVERRIDE);

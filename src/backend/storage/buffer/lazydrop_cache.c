@@ -234,9 +234,9 @@ SetClass(int buf_id, uint8 class)
 {
 	uint8		old = Classes[buf_id];
 	uint64		nmain PG_USED_FOR_ASSERTS_ONLY;
-	uint32		state PG_USED_FOR_ASSERTS_ONLY;
+	LazyDropBufState state PG_USED_FOR_ASSERTS_ONLY;
 
-	state = pg_atomic_read_u32(&GetBufferDescriptor(buf_id)->state);
+	state = LazyDropReadBufState(GetBufferDescriptor(buf_id));
 	Assert((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) > 0);
 
 	if (class == old)
@@ -377,7 +377,8 @@ Demote(void)
 	{
 		int			buf_id;
 		BufferDesc *buf;
-		uint32		state;
+		LazyDropBufState old;
+		LazyDropBufState state;
 
 		if (!ProbationIsShort())
 			return;
@@ -387,18 +388,18 @@ Demote(void)
 		steps++;
 
 		buf = GetBufferDescriptor(buf_id);
-		state = pg_atomic_read_u32(&buf->state);
+		state = LazyDropReadBufState(buf);
 		if ((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) != 0)
 			continue;
 		if (BUF_STATE_GET_USAGECOUNT(state) != 0)
 		{
 			/* when that fails, the buffer is being used: so much the better */
-			(void) pg_atomic_compare_exchange_u32(&buf->state, &state,
-												  state - BUF_USAGECOUNT_ONE);
+			(void) LazyDropExchangeBufState(buf, &state,
+											state - BUF_USAGECOUNT_ONE);
 			continue;
 		}
 
-		state = LockBufHdr(buf);
+		state = old = LockBufHdr(buf);
 		if (BUF_STATE_GET_REFCOUNT(state) == 0 &&
 			BUF_STATE_GET_USAGECOUNT(state) == 0 && IsMain(buf_id))
 		{
@@ -406,7 +407,7 @@ Demote(void)
 			Count(COUNT_DEMOTIONS);
 			state += BUF_USAGECOUNT_ONE;
 		}
-		UnlockBufHdr(buf, state);
+		LazyDropUnlockBufHdr(buf, old, state);
 	}
 }
 
@@ -419,8 +420,8 @@ Demote(void)
  * The caller holds the header's lock, and the buffer has no pin.  Returns what is to
  * become of its state.
  */
-static uint32
-Promote(int buf_id, uint32 state)
+static LazyDropBufState
+Promote(int buf_id, LazyDropBufState state)
 {
 	uint8		class = Classes[buf_id];
 
@@ -459,7 +460,7 @@ Promote(int buf_id, uint32 state)
  * counts of main as well, or says that there is no victim.
  */
 BufferDesc *
-LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
+LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 {
 	int			spare = -1;		/* the least used that was passed over */
 	uint32		spare_usage = 0;
@@ -474,7 +475,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 	{
 		int			buf_id;
 		BufferDesc *buf;
-		uint32		state;
+		LazyDropBufState state;
 		uint32		usage;
 
 		if (victim_claim.left == 0)
@@ -489,14 +490,14 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 		if (IsMain(buf_id))
 			continue;
 		buf = GetBufferDescriptor(buf_id);
-		if (BUF_STATE_GET_REFCOUNT(pg_atomic_read_u32(&buf->state)) != 0)
+		if (BUF_STATE_GET_REFCOUNT(LazyDropReadBufState(buf)) != 0)
 			continue;
 
 		state = LockBufHdr(buf);
 		usage = BUF_STATE_GET_USAGECOUNT(state);
 		if (BUF_STATE_GET_REFCOUNT(state) != 0 || IsMain(buf_id))
 		{
-			UnlockBufHdr(buf, state);
+			LazyDropUnlockBufHdr(buf, state, state);
 			continue;
 		}
 		if (usage <= EvictableUsage(Classes[buf_id]))
@@ -507,7 +508,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 			return buf;
 		}
 
-		UnlockBufHdr(buf, Promote(buf_id, state));
+		LazyDropUnlockBufHdr(buf, state, Promote(buf_id, state));
 		passed_over++;
 		if (spare < 0 || usage < spare_usage)
 		{
@@ -522,7 +523,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 	if (spare >= 0)
 	{
 		BufferDesc *buf = GetBufferDescriptor(spare);
-		uint32		state = LockBufHdr(buf);
+		LazyDropBufState state = LockBufHdr(buf);
 
 		if (BUF_STATE_GET_REFCOUNT(state) == 0)
 		{
@@ -531,7 +532,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), uint32 *buf_state)
 			*buf_state = state;
 			return buf;
 		}
-		UnlockBufHdr(buf, state);
+		LazyDropUnlockBufHdr(buf, state, state);
 	}
 	Count(COUNT_FALLBACKS);
 	return NULL;
@@ -576,12 +577,13 @@ static void
 ResetUsage(const RecentLoad *load)
 {
 	BufferDesc *buf = GetBufferDescriptor(load->buf_id);
-	uint32		state = pg_atomic_read_u32(&buf->state);
+	LazyDropBufState old;
+	LazyDropBufState state = LazyDropReadBufState(buf);
 
 	if (BUF_STATE_GET_USAGECOUNT(state) <= EvictableUsage(Classes[load->buf_id]))
 		return;
 
-	state = LockBufHdr(buf);
+	state = old = LockBufHdr(buf);
 	if ((state & BM_TAG_VALID) && BufferTagsEqual(&buf->tag, &load->tag))
 	{
 		uint32		usage = EvictableUsage(Classes[load->buf_id]);
@@ -593,7 +595,7 @@ ResetUsage(const RecentLoad *load)
 			Count(COUNT_RESETS);
 		}
 	}
-	UnlockBufHdr(buf, state);
+	LazyDropUnlockBufHdr(buf, old, state);
 }
 
 /*
@@ -648,7 +650,7 @@ ReadsMuch(void)
 		xact_loads /= 2;
 		xact_loads_halved = all;
 	}
-	return xact_loads > NBuffers / BULK_SHARE && !have_free_buffer() &&
+	return xact_loads > NBuffers / BULK_SHARE && !LazyDropHaveFreeBuffer() &&
 		!AmStartupProcess();
 }
 
@@ -658,9 +660,9 @@ ReadsMuch(void)
 static void
 ClearUsage(BufferDesc *buf)
 {
-	uint32		state = LockBufHdr(buf);
+	LazyDropBufState state = LockBufHdr(buf);
 
-	UnlockBufHdr(buf, state & ~BUF_USAGECOUNT_MASK);
+	LazyDropUnlockBufHdr(buf, state, state & ~BUF_USAGECOUNT_MASK);
 }
 
 /*
@@ -715,7 +717,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 bool
 LazyDropCacheTakesFree(void)
 {
-	left_ring = have_free_buffer();
+	left_ring = LazyDropHaveFreeBuffer();
 	return left_ring;
 }
 

@@ -27,7 +27,6 @@
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
-#include "utils/injection_point.h"
 #include "utils/wait_event.h"
 
 /* end of the last file copy that was replayed (LazyDropRestartAfterFileCopy) */
@@ -46,7 +45,7 @@ CheckPointPause(uint64 bytes)
 		proc_exit(1);
 	SetLatch(MyLatch);
 	CheckpointWriteDelay(0, -1);
-	INJECTION_POINT("lazydrop-checkpoint-step", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint-step");
 	return true;
 }
 
@@ -61,7 +60,7 @@ ShutdownPause(uint64 bytes)
 	AbsorbSyncRequests();
 	if (ProcSignalBarrierPending)
 		ProcessProcSignalBarrier();
-	INJECTION_POINT("lazydrop-checkpoint-step", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint-step");
 	return true;
 }
 
@@ -134,7 +133,7 @@ LazyDropCheckPoint(int flags)
 
 	if (LazyDropCtl == NULL || LazyDropNothingPending())
 		return;
-	INJECTION_POINT("lazydrop-checkpoint", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint");
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	last_serial = LazyDropCtl->last_serial;
 	LazyDropCtl->hurry_serial = LazyDropCtl->checkpoint_serial;
@@ -187,7 +186,7 @@ LazyDropCheckPoint(int flags)
 		pg_atomic_fetch_add_u64(&LazyDropCtl->checkpoint_wait_us,
 								(LazyDropNow() - began) / 1000);
 	}
-	INJECTION_POINT("lazydrop-checkpoint-end", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint-end");
 }
 
 /* ---------------------------------------------------------------------

@@ -35,7 +35,6 @@
 #include "storage/md.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
-#include "utils/injection_point.h"
 
 /* the database that this process creates, and its first record, for rule R11 */
 static Oid	created_dboid = InvalidOid;
@@ -69,7 +68,7 @@ LazyDropDirectoryLogged(Oid dboid)
 {
 	created_dboid = dboid;
 	created_lsn = ProcLastRecPtr;
-	INJECTION_POINT("lazydrop-directory-logged", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-directory-logged");
 }
 
 static pg_atomic_uint64 *
@@ -157,10 +156,7 @@ WaitForAbsorption(void)
 	ConditionVariablePrepareToSleep(&LazyDropCtl->absorbed_cv);
 	while (pg_atomic_read_u64(&LazyDropCtl->absorptions) < enough)
 	{
-		ProcNumber	checkpointer = ProcGlobal->checkpointerProc;
-
-		if (checkpointer != INVALID_PROC_NUMBER)
-			SetLatch(&GetPGProcByNumber(checkpointer)->procLatch);
+		LazyDropWakeCheckpointer();
 		(void) ConditionVariableTimedSleep(&LazyDropCtl->absorbed_cv, 10,
 										   LazyDropCtl->wait_event_forget);
 	}
@@ -256,12 +252,23 @@ LogDatabaseDrop(Oid dboid, const RelFileLocator *directories, int n)
 	xlrec.db_id = dboid;
 	xlrec.ntablespaces = n;
 	XLogBeginInsert();
-	XLogRegisterData(&xlrec, MinSizeOfDbaseDropRec);
-	XLogRegisterData(tablespaces, n * sizeof(Oid));
+	XLogRegisterData((char *) &xlrec, MinSizeOfDbaseDropRec);
+	XLogRegisterData((char *) tablespaces, n * sizeof(Oid));
 	lsn = XLogInsert(RM_DBASE_ID, XLOG_DBASE_DROP | XLR_SPECIAL_REL_UPDATE);
 	XLogFlush(lsn);
 	pfree(tablespaces);
 	return lsn;
+}
+
+/*
+ * The same for the directory that ALTER DATABASE SET TABLESPACE leaves.
+ */
+XLogRecPtr
+LazyDropLogOldDirectory(Oid dboid, Oid spcoid)
+{
+	RelFileLocator directory = {spcoid, dboid, InvalidRelFileNumber};
+
+	return LogDatabaseDrop(dboid, &directory, 1);
 }
 
 /*
@@ -338,7 +345,7 @@ LazyDropDropDatabase(Oid dboid)
 	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
 	if (dirs.n > 0)
 		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
-	INJECTION_POINT("lazydrop-database-logged", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-database-logged");
 	files = LazyDropFilesOfBurial(lsn);
 	if (LazyDropMayBury(1))
 		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
@@ -370,7 +377,7 @@ LazyDropDropDatabase(Oid dboid)
 	PG_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
 	{
 		RESUME_INTERRUPTS();
-		INJECTION_POINT("lazydrop-database-forgotten", NULL);
+		LAZYDROP_INJECTION_POINT("lazydrop-database-forgotten");
 
 		/*
 		 * Make sure that the checkpointer has taken note of what to forget,
@@ -383,7 +390,7 @@ LazyDropDropDatabase(Oid dboid)
 	PG_END_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
 
 	ReleaseDirectories(&dirs);
-	INJECTION_POINT("lazydrop-database-ready", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-database-ready");
 
 	pfree(dirs.locators);
 	pfree(locators);

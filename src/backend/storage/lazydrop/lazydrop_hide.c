@@ -43,7 +43,7 @@ typedef struct HideResult
 static bool
 HideFork(const LazyDropJob *job, ForkNumber forknum, HideResult *result)
 {
-	RelPathStr	first = relpathperm(job->locator, forknum);
+	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 
 	for (uint64 segno = LazyDropCountSegments(&first); segno-- > 0;)
 	{

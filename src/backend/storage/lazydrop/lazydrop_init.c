@@ -223,7 +223,7 @@ LazyDropShmemInit(void)
 	LazyDropCtl = ShmemInitStruct("Lazy Drop", SetSize(), &found);
 	if (found)
 	{
-		LWLockRegisterTranche(LazyDropCtl->tranche_id, "LazyDrop");
+		LazyDropNameTranche(LazyDropCtl->tranche_id, "LazyDrop");
 		return;
 	}
 
@@ -232,8 +232,7 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u32(&LazyDropCtl->npending, 0);
 
 	/* A tranche of our own: a built-in one would move those of extensions. */
-	LazyDropCtl->tranche_id = LWLockNewTrancheId();
-	LWLockRegisterTranche(LazyDropCtl->tranche_id, "LazyDrop");
+	LazyDropCtl->tranche_id = LazyDropNewTranche("LazyDrop");
 	LWLockInitialize(&LazyDropCtl->lock, LazyDropCtl->tranche_id);
 
 	dlist_init(&LazyDropCtl->pending);

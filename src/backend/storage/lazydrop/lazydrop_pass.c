@@ -28,14 +28,12 @@
 #include "pgstat.h"
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
-#include "storage/aio.h"
 #include "storage/buf_internals.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
-#include "utils/injection_point.h"
 #include "utils/timestamp.h"
 
 bool		lazydrop_log_passes = false;
@@ -272,8 +270,9 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	RelFileLocator locator = BufTagGetRelFileLocator(&tag);
 	uint32		hash;
 	LWLock	   *partition_lock;
-	uint32		state;
-	uint32		flags;
+	LazyDropBufState old;
+	LazyDropBufState state;
+	LazyDropBufState flags;
 	LazyDropEntry *entry;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
@@ -287,14 +286,14 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	hash = BufTableHashCode(&tag);
 	partition_lock = BufMappingPartitionLock(hash);
 	LWLockAcquire(partition_lock, LW_EXCLUSIVE);
-	state = LockBufHdr(buf);
+	state = old = LockBufHdr(buf);
 	if (!BufferTagsEqual(&buf->tag, &tag) || BUF_STATE_GET_REFCOUNT(state) != 0)
 	{
 		InvalidateResult result = INVALIDATE_DONE;
 
 		if (BufferTagsEqual(&buf->tag, &tag))
 			result = last_try ? INVALIDATE_GIVEN_UP : INVALIDATE_PINNED;
-		UnlockBufHdr(buf, state);
+		LazyDropUnlockBufHdr(buf, old, state);
 		LWLockRelease(partition_lock);
 		if (result == INVALIDATE_GIVEN_UP)
 			entry->pinned = true;
@@ -306,13 +305,13 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	ClearBufferTag(&buf->tag);
 	state &= ~(BUF_FLAG_MASK | BUF_USAGECOUNT_MASK);
 	LazyDropCacheFreed(buf->buf_id);
-	UnlockBufHdr(buf, state);
+	LazyDropUnlockBufHdr(buf, old, state);
 	if (flags & BM_TAG_VALID)
 		BufTableDelete(&tag, hash);
 	LWLockRelease(partition_lock);
 	LWLockRelease(&LazyDropCtl->lock);
 
-	StrategyFreeBuffer(buf);
+	LazyDropFreeBuffer(buf);
 	pass->invalidated++;
 	return INVALIDATE_DONE;
 }
@@ -376,7 +375,7 @@ VisitHeaders(PassState *pass)
 		CheckForStop();
 		Beat();
 		if (am_lazydrop_worker)
-			INJECTION_POINT("lazydrop-pass-step", NULL);
+			LAZYDROP_INJECTION_POINT("lazydrop-pass-step");
 		for (int i = start; i < end; i++)
 		{
 			if (MayBelong(relation_filter, database_filter, any_database,
@@ -473,12 +472,12 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 	PG_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
 	{
 		if (am_lazydrop_worker)
-			INJECTION_POINT("lazydrop-pass", NULL);
+			LAZYDROP_INJECTION_POINT("lazydrop-pass");
 
 		VisitHeaders(pass);
 		RevisitPinned(pass, IsPatient(matches) ? PINNED_ROUNDS : 0);
 		if (am_lazydrop_worker)
-			INJECTION_POINT("lazydrop-pass-end", NULL);
+			LAZYDROP_INJECTION_POINT("lazydrop-pass-end");
 		CountPass(pass, began);
 		FinishPass(pass);
 	}

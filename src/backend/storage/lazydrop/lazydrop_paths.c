@@ -147,7 +147,7 @@ LazyDropMeasure(const LazyDropJob *job)
 		return;
 	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
 	{
-		RelPathStr	first = relpathperm(job->locator, forknum);
+		RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 		uint64		nsegments = LazyDropCountSegments(&first);
 		LazyDropPath path;
 

@@ -24,7 +24,6 @@
 #include "storage/bufmgr.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
-#include "utils/injection_point.h"
 #include "utils/memutils.h"
 
 int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
@@ -75,7 +74,7 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
 		return false;
 	for (int i = 0; i < nrels; i++)
 	{
-		RelPathStr	path = relpath(rels[i]->smgr_rlocator, MAIN_FORKNUM);
+		RelPathStr	path = LazyDropRelPath(rels[i]->smgr_rlocator, MAIN_FORKNUM);
 		struct stat st;
 
 		if (stat(path.str, &st) == 0)
@@ -89,7 +88,7 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
 	{
 		BufferDesc *buf = GetBufferDescriptor(i);
 
-		if (BUF_STATE_GET_REFCOUNT(pg_atomic_read_u32(&buf->state)) == 0)
+		if (BUF_STATE_GET_REFCOUNT(LazyDropReadBufState(buf)) == 0)
 			continue;
 		for (int j = 0; j < nrels; j++)
 		{
@@ -136,7 +135,7 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	if (n == 0 || !LazyDropMayBury(n) || IsCheapToDrop(rels, nrels))
 		return;
 
-	INJECTION_POINT("lazydrop-bury", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-bury");
 	files = LazyDropFilesOfBurial(durable);
 	locators = palloc_array(RelFileLocator, n);
 	n = 0;
@@ -262,7 +261,7 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 
 	for (ForkNumber forknum = MAIN_FORKNUM; forknum <= MAX_FORKNUM; forknum++)
 	{
-		RelPathStr	path = relpathperm(*locator, forknum);
+		RelPathStr	path = LazyDropRelPathPerm(*locator, forknum);
 
 		LazyDropRequestForFile(SYNC_FORGET_REQUEST, locator, forknum, 0);
 		for (uint64 segno = 1; large; segno++)
@@ -343,13 +342,13 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 		return false;
 
 	ForgetRelationSyncRequests(&rlocator.locator, keep_first);
-	INJECTION_POINT("lazydrop-forgotten", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-forgotten");
 	if (--nburying == 0)
 	{
 		ReleaseFiles(just_buried, njust_buried, keep_first, just_buried_lsn);
 		pfree(just_buried);
 		just_buried = NULL;
-		INJECTION_POINT("lazydrop-ready", NULL);
+		LAZYDROP_INJECTION_POINT("lazydrop-ready");
 	}
 	return true;
 }

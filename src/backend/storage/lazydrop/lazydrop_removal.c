@@ -36,7 +36,6 @@
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
-#include "utils/injection_point.h"
 
 int			lazydrop_removal_rate = 0;
 
@@ -250,7 +249,7 @@ EndRemoval(const LazyDropJob *job)
 static bool
 RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause)
 {
-	RelPathStr	first = relpathperm(job->locator, forknum);
+	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 	bool		failed = false;
 
 	for (uint64 segno = LazyDropCountSegments(&first); segno-- > 0 && !failed;)
@@ -536,7 +535,7 @@ LazyDropFreeSpace(int error, int temp_fd)
 	{
 		/* to wait there takes memory */
 		if (CritSectionCount == 0)
-			INJECTION_POINT("lazydrop-free-space", NULL);
+			LAZYDROP_INJECTION_POINT("lazydrop-free-space");
 
 		/* A message about a file must not let us be interrupted. */
 		HOLD_INTERRUPTS();

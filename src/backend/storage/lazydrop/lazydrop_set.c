@@ -27,7 +27,6 @@
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
-#include "utils/injection_point.h"
 
 LazyDropShared *LazyDropCtl = NULL;
 bool		am_lazydrop_worker = false;
@@ -400,7 +399,7 @@ LazyDropBeginStep(const LazyDropJob *job)
 		entry->nbusy++;
 	LWLockRelease(&LazyDropCtl->lock);
 	if (result && am_lazydrop_worker)
-		INJECTION_POINT("lazydrop-step", NULL);
+		LAZYDROP_INJECTION_POINT("lazydrop-step");
 	return result;
 }
 

@@ -36,7 +36,6 @@
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/injection_point.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
@@ -210,7 +209,7 @@ MakePass(void)
 
 	pgstat_report_activity(STATE_RUNNING,
 						   "invalidating buffers of dropped relations");
-	INJECTION_POINT("lazydrop-worker", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-worker");
 	settled = LazyDropPass(0, NULL, NULL);
 	if (settled)
 		retry_ms = RETRY_MS;
@@ -229,7 +228,7 @@ WorkerPause(uint64 bytes)
 	static int64 next_step = 0;
 	int64		now = LazyDropNow();
 
-	INJECTION_POINT("lazydrop-removal-step", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
 
 	/*
 	 * What has waited for two checkpoints is not slowed down: what a start
@@ -295,7 +294,7 @@ RemoveFilesOfAll(void)
 
 	pgstat_report_activity(STATE_RUNNING,
 						   "removing files of dropped relations");
-	INJECTION_POINT("lazydrop-removal", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-removal");
 	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
 	while (LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
 							NULL, NULL, &job, 1) > 0)
@@ -303,7 +302,7 @@ RemoveFilesOfAll(void)
 		removing_serial = job.serial;
 		LazyDropRemoveFiles(&job, WorkerPause);
 	}
-	INJECTION_POINT("lazydrop-removal-end", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");
 }
 
 /*
@@ -319,8 +318,7 @@ LazyDropWorkerMain(Datum arg)
 
 	/* a row in pg_stat_activity, without a database or a role */
 	InitProcessPhase2();
-	pgstat_beinit();
-	pgstat_bestart_initial();
+	LazyDropShowActivity();
 	pgstat_report_appname("");
 
 	before_shmem_exit(WorkerExit, (Datum) 0);

@@ -19,14 +19,16 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "storage/aio_internal.h"
 #include "storage/buf_internals.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/pmsignal.h"
-#include "utils/injection_point.h"
 #include "utils/wait_event.h"
+
+#ifdef LAZYDROP_HAVE_AIO
+#include "storage/aio_internal.h"
+#endif
 
 /* whether the last FlushBuffer of this process did not write */
 static bool write_was_skipped = false;
@@ -85,7 +87,7 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 	LazyDropAnnouncement *mine;
 	RelFileLocator locator = BufTagGetRelFileLocator(tag);
 
-	INJECTION_POINT("lazydrop-announce", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-announce");
 	mine = &LazyDropCtl->announcements[MyProcNumber].announcement;
 	mine->locator = locator;
 	pg_write_barrier();
@@ -97,7 +99,7 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 	 * buried between the two would find no announcement and be written to.
 	 */
 	pg_memory_barrier();
-	INJECTION_POINT("lazydrop-announced", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-announced");
 	if (likely(LazyDropBucketIsEmpty(watched_relation) && LazyDropBucketIsEmpty(watched_database)))
 		return false;
 	if (!LazyDropIsBuried(&locator))
@@ -221,6 +223,7 @@ WaitForWriters(const RelFileLocator *sorted, int n)
  * without such a lock later is dealt with by the last pass (rule R5).  That
  * list's length tells cheaply that there is nothing to look at.
  */
+#ifdef LAZYDROP_HAVE_AIO
 static void
 WaitForReads(const RelFileLocator *sorted, int n)
 {
@@ -275,6 +278,13 @@ WaitForReads(const RelFileLocator *sorted, int n)
 		}
 	}
 }
+#else
+static void
+WaitForReads(const RelFileLocator *sorted, int n)
+{
+	/* A process that reads has the buffer pinned, and R5's last pass comes. */
+}
+#endif
 
 /*
  * What follows once the entries are in the set.
@@ -282,7 +292,7 @@ WaitForReads(const RelFileLocator *sorted, int n)
 void
 LazyDropWaitForIO(const RelFileLocator *sorted, int n)
 {
-	INJECTION_POINT("lazydrop-buried", NULL);
+	LAZYDROP_INJECTION_POINT("lazydrop-buried");
 	pg_memory_barrier();
 	WaitForWriters(sorted, n);
 	WaitForReads(sorted, n);

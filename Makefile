@@ -13,7 +13,7 @@
 #   make check         a few minutes' worth of it
 #   make bench         the fork against PostgreSQL itself; see bench/README.md
 #
-# UPSTREAM=TARBALL|DIR names PostgreSQL's source.
+# PG_MAJOR=17 chooses PostgreSQL 17; UPSTREAM=TARBALL|DIR names PostgreSQL's source.
 
 automatic = demo docs check check-world bench
 

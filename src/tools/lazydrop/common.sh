@@ -35,6 +35,16 @@ only_one()
 	exit $status
 }
 
+# choose_major: set PG_MAJOR, the tree of that major version, and the folder of what is
+# made for it.
+choose_major()
+{
+	major=$("$here/prepare" ${UPSTREAM:+--with-upstream="$UPSTREAM"} --print-major)
+	tree=$top/${major#* }
+	state=${tree%/tree}
+	export PG_MAJOR="${major% *}"
+}
+
 # Without -j, one job for each processor.
 case " ${MAKEFLAGS-} " in
 	*" -j"* | *--jobserver*) jobs= ;;
@@ -62,6 +72,7 @@ export PG_TEST_EXTRA
 # Options for configure.
 options='--enable-tap-tests --enable-debug --enable-depend'
 test_options='--enable-cassert --enable-injection-points'
+# (17 says that it does not know the last one.)
 libraries='--with-icu --with-lz4 --with-zstd --with-ssl=openssl --with-liburing'
 
 # configure_in FOLDER SCRIPT COMPILER OPTION...: configure there, unless it has been with
@@ -77,7 +88,7 @@ configure_in()
 		export CCACHE_BASEDIR="$top" CCACHE_NOHASHDIR=yes
 	fi
 	mkdir -p "$folder"
-	wanted="$cc $* $(cksum <"$script") $(cksum <"$top/.pg/tree/configure")"
+	wanted="$cc $* $(cksum <"$script") $(cksum <"$tree/configure")"
 	[ ! -f "$folder/GNUmakefile" ] ||
 		[ "$(cat "$folder/.configured" 2>/dev/null)" != "$wanted" ] || return 0
 	rm -f "$folder/.configured"

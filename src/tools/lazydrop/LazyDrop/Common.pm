@@ -19,17 +19,22 @@ use File::Temp     qw(tempdir);
 use Getopt::Long   ();
 use IPC::Open3     qw(open3);
 
-our @EXPORT = qw($top $state_dir $tree_dir $key_file $cache_dir $quiet
-  fail notice slurp spew write_if_changed sha256_hex read_conf
-  run capture git lines_of get_options take_lock scratch_dir
+our @EXPORT = qw($top $cache_dir $quiet $major $state_dir $tree $tree_dir
+  $repository $next_file $key_file $stamp_file
+  choose_major default_major majors fail notice slurp spew write_if_changed sha256_hex
+  read_conf run capture git lines_of get_options take_lock scratch_dir
   make_path remove_tree basename dirname);
 
-# The checkout that this file is in, and what the tools make in it, git-ignored.
+# The checkout that this file is in.
 our $top = abs_path(dirname(abs_path(__FILE__)) . '/../../../..');
-our $state_dir = "$top/.pg";
-our $tree_dir = "$state_dir/tree";
-our $key_file = "$state_dir/tree.key";
-our $cache_dir = $ENV{LAZYDROP_CACHE} || "$state_dir/cache";
+our $cache_dir = $ENV{LAZYDROP_CACHE} || "$top/.pg/cache";
+
+# The major version of PostgreSQL that the tools work for, and what they make for it in
+# the checkout, git-ignored; $tree is $tree_dir, as seen from the top of the checkout.
+# Of the tree: the repository, and a file there with the commit that it is being moved to;
+# what it was made from; and a file that makefiles include, with the time of its last change.
+our ($major, $state_dir, $tree, $tree_dir);
+our ($repository, $next_file, $key_file, $stamp_file);
 
 # No notices.
 our $quiet = 0;
@@ -65,6 +70,44 @@ sub notice
 {
 	my ($message) = @_;
 	print STDERR "$progname: $message\n" unless $quiet;
+	return;
+}
+
+# Major versions that are served, by upstream.conf, and the one that is built unless
+# another one is chosen.
+sub majors
+{
+	return
+	  sort { $a <=> $b } slurp("$top/upstream.conf") =~ /^release_(\d+) = /mg;
+}
+
+sub default_major
+{
+	return read_conf("$top/upstream.conf")->{default};
+}
+
+# Work for a major version: one that is served, or that rebase has begun to move to, or,
+# with "new", any.  For a source, "what" says what it is, and that must be served.  Each has
+# a tree and builds of its own: those of the default in .pg, those of others in .pg/MAJOR.
+sub choose_major
+{
+	my ($chosen, %opt) = @_;
+	my $dir = $chosen eq default_major() ? '.pg' : ".pg/$chosen";
+	fail(
+		($opt{what} // "PostgreSQL $chosen") . ' is not served',
+		'LazyDrop serves PostgreSQL ' . join(', ', majors()) . '.')
+	  unless $opt{new}
+	  || grep({ $_ eq $chosen } majors())
+	  || (!$opt{what} && -d "$top/$dir/tree/.git");
+	$major = $chosen;
+	$tree = "$dir/tree";
+	$state_dir = "$top/$dir";
+	$tree_dir = "$top/$tree";
+	$repository = "$tree_dir/.git";
+	$next_file = "$repository/lazydrop-next";
+	$key_file = "$tree_dir.key";
+	$stamp_file = "$state_dir/prepared.mk";
+	undef $lock_handle;
 	return;
 }
 
@@ -144,7 +187,8 @@ sub lines_of
 }
 
 # Getopt::Long into a hash, with its complaints in our style; --help prints the comment
-# at the top of the program.  Then this number of arguments must be left.
+# at the top of the program.  Then this number of arguments must be left.  And work for
+# the major version that the environment says.
 sub get_options
 {
 	my ($arguments, $opt, @spec) = @_;
@@ -159,6 +203,7 @@ sub get_options
 	}
 	fail('wrong number of command-line arguments', @try)
 	  if @ARGV != $arguments;
+	choose_major($ENV{PG_MAJOR} || default_major());
 	return;
 }
 
@@ -166,7 +211,7 @@ sub get_options
 sub take_lock
 {
 	return if $lock_handle;
-	mkdir($state_dir);
+	make_path($state_dir);
 	open($lock_handle, '>>', "$state_dir/lock")
 	  or fail("could not open file \"$state_dir/lock\": $!",
 		"Is it another user's?  Remove it, or run this as that user.");

@@ -6,6 +6,11 @@
 # applied, as quilt does.  A patch is a header of DEP-3 fields, an empty line,
 # and unified diffs of files that upstream has; new files are the overlay's.
 #
+# This is the series of the default major version, and of others as far as it fits.  What
+# another one needs is in patches/MAJOR/NAME.patch: the diffs of those files that take the
+# place of NAME.patch's.  One without hunks leaves the file alone, and a patch of which
+# nothing is left is left out.
+#
 # git makes the diffs, and applies them.  Hunks carry as little context as possible, so
 # that as little as possible of upstream is repeated here: one line on each side, and
 # more only where a hunk would otherwise fit in two places.  Neither git apply nor patch
@@ -50,28 +55,68 @@ sub read_series
 		fail("patch \"$file\" is not listed in \"$dir/series\"")
 		  unless $seen{$file};
 	}
+	foreach my $file (own_patches($dir))
+	{
+		fail("patch \"$file\" has no counterpart in \"$dir/series\"")
+		  unless $seen{ basename($file) };
+	}
 	return @names;
+}
+
+# Files of what the major version has for itself.
+sub own_patches
+{
+	my ($dir) = @_;
+	return $major eq default_major() ? () : glob("'$dir'/$major/*.patch");
 }
 
 # Digest of the whole series, to see whether it has changed.
 sub series_digest
 {
 	my ($dir) = @_;
-	return sha256_hex(map { "$_\n" . slurp("$dir/$_") . "\n" } 'series',
-		map { "$_.patch" } read_series($dir));
+	my @files = ('series', map { "$_.patch" } read_series($dir));
+	return sha256_hex(
+		(map { "$_\n" . slurp("$dir/$_") . "\n" } @files),
+		(map { basename($_) . "\n" . slurp($_) } own_patches($dir)));
 }
 
-# A patch: its name, its header (the text up to the first diff), and its files.
+# A patch as it is for the major version: its name, its header (the text up to the first
+# diff), and its files, of which those of the major's own are marked.
 sub parse_patch
 {
 	my ($dir, $name) = @_;
-	my ($header, @diffs) = split m{^(?=--- a/.*\n\+\+\+ b/)}m,
-	  slurp("$dir/$name.patch");
+	my $patch = { name => $name, parse_file("$dir/$name.patch") };
+	my ($own) = grep { basename($_) eq "$name.patch" } own_patches($dir);
+	return $patch unless $own;
+
+	my %own = parse_file($own);
+	my %replaced = map { $_->{path} => 1 } @{ $own{files} };
+	$_->{own} = 1 foreach @{ $own{files} };
 	return {
-		name => $name,
-		header => $header =~ s/\n+\z//r,
-		files => [ map { parse_diff($_) } @diffs ]
+		%$patch,
+		header => $own{header},
+		files => [
+			@{ $own{files} },
+			grep { !$replaced{ $_->{path} } } @{ $patch->{files} }
+		]
 	};
+}
+
+sub parse_file
+{
+	my ($path) = @_;
+	my ($header, @diffs) = split m{^(?=--- a/.*\n\+\+\+ b/)}m, slurp($path);
+	return (
+		header => $header =~ s/\n+\z//r,
+		files => [ map { parse_diff($_) } @diffs ]);
+}
+
+# The inverse of parse_diff.
+sub render_diff
+{
+	my ($path, @hunks) = @_;
+	return "--- a/$path\n+++ b/$path\n" . join '',
+	  map { $_->{head} . $_->{body} } @hunks;
 }
 
 # The diff of one file: its path and hunks.  A hunk has a head, a body, its first line in
@@ -110,7 +155,7 @@ sub header_problems
 }
 
 # For each hunk of a file, the lines at which its old lines are, on the text as the hunks
-# before it leave it.
+# before it leave it; and last that text, as all of them leave it.
 sub places
 {
 	my ($text, @hunks) = @_;
@@ -126,18 +171,19 @@ sub places
 		my $offset = $at{ $hunk->{new_start} } // (values %at)[0] // next;
 		substr($text, $offset, length($hunk->{old})) = $hunk->{new};
 	}
-	return @places;
+	return (@places, $text);
 }
 
 # Verify that each hunk of a patch fits in exactly one place of the files in the index
-# and, if $exact, at its line.
+# and, if $exact, at its line; the lines of hunks that are not the major's own are those
+# of the default.
 sub verify_patch
 {
 	my ($git_dir, $patch, $exact) = @_;
 	foreach my $file (@{ $patch->{files} })
 	{
 		my $where = "patch \"$patch->{name}.patch\", file \"$file->{path}\"";
-		my @hunks = @{ $file->{hunks} };
+		my @hunks = @{ $file->{hunks} } or next;
 		my @places = places(git($git_dir, 'show', ":$file->{path}"), @hunks);
 		foreach my $hunk (@hunks)
 		{
@@ -147,7 +193,9 @@ sub verify_patch
 			my $places = @at . ' places, at lines ' . join(', ', @at);
 			fail("$here: the hunk could land in $places") if @at > 1;
 			fail("$here: the hunk applies at line $at[0] instead")
-			  if $exact && $at[0] != $hunk->{new_start};
+			  if $exact
+			  && ($file->{own} || $major eq default_major())
+			  && $at[0] != $hunk->{new_start};
 		}
 	}
 	return;
@@ -189,11 +237,14 @@ sub commit_series
 	local $ENV{GIT_INDEX_FILE} = scratch_dir() . '/index';
 	git($git_dir, 'read-tree', $base);
 	my $tip = $base;
+	my $file = "$ENV{GIT_INDEX_FILE}.patch";
 	foreach my $patch (map { parse_patch($dir, $_) } read_series($dir))
 	{
 		verify_patch($git_dir, $patch, $exact);
-		git($git_dir, 'apply', '--cached', '--whitespace=nowarn',
-			"$dir/$patch->{name}.patch");
+		my @files = grep { @{ $_->{hunks} } } @{ $patch->{files} } or next;
+		spew($file, join '',
+			map { render_diff($_->{path}, @{ $_->{hunks} }) } @files);
+		git($git_dir, 'apply', '--cached', '--whitespace=nowarn', $file);
 		$tip = commit($git_dir, "$patch->{name}\n\n$patch->{header}", $tip);
 	}
 	return $tip;
@@ -201,11 +252,17 @@ sub commit_series
 
 # The inverse: write the commits from upstream's to the last one as a series into
 # $dir, which must exist.  Comment lines at the top of an existing series file stay.
-# Returns the names.
+# Of another major version than the default, what differs from the series, which must
+# be in $dir, is written, and of that all.  Returns the names.
 sub write_series
 {
 	my ($git_dir, $base, $tip, $dir) = @_;
 	my (@names, %seen);
+	my @common = $major eq default_major() ? () : read_series($dir);
+	my %headers =
+	  map { $_ => parse_patch($dir, $_)->{header} } @common;
+	unlink(own_patches($dir));
+	make_path("$dir/$major") if @common;
 	my ($merge) = lines_of($git_dir, 'log', '--merges', '--format=%h "%s"',
 		"$base..$tip");
 	fail("commit $merge is a merge") if $merge;
@@ -226,17 +283,65 @@ sub write_series
 		$header =~ s/\n*\z//;
 		my ($problem) = header_problems($header);
 		fail("$where $problem", "DEP-3 fields: @required_fields") if $problem;
-		spew("$dir/$name.patch",
-			"$header\n\n" . render_commit($git_dir, $commit, $name));
 		push @names, $name;
+		my @paths = paths_of($git_dir, $commit, $name);
+		if (@common)
+		{
+			fail(
+				"$where: the series has no patch of that name",
+				'Add it to the series of PostgreSQL ' . default_major() . '.'
+			) unless grep { $_ eq $name } @common;
+			write_own($git_dir, $commit, $dir, $name, $header, @paths);
+			next;
+		}
+		spew("$dir/$name.patch", join '', "$header\n\n",
+			map { render_file($git_dir, $commit, $_) } @paths);
+	}
+	if (@common)
+	{
+		my @order = grep { $seen{$_} } @common;
+		fail("the commits are not in the order of the series",
+			"Expected: @order")
+		  if "@order" ne "@names";
+		write_own($git_dir, undef, $dir, $_, $headers{$_})
+		  foreach grep { !$seen{$_} } @common;
+		rmdir("$dir/$major");
+		return @names;
 	}
 	my ($comments) = slurp("$dir/series") =~ /\A((?:\s*#.*\n|\s*\n)*)/;
 	spew("$dir/series", $comments . join('', map { "$_.patch\n" } @names));
 	return @names;
 }
 
-# The diffs of one commit, as text.
-sub render_commit
+# Write what a commit of the major version has otherwise than the series: the diffs of
+# files to which the series' hunks do not do the same.  Without a commit, it leaves all
+# of them alone.
+sub write_own
+{
+	my ($git_dir, $commit, $dir, $name, $header, @paths) = @_;
+	my %theirs =
+	  map { $_->{path} => $_->{hunks} }
+	  @{ parse_patch($dir, $name)->{files} };
+	my %own = map { $_ => render_diff($_) } keys %theirs;
+	foreach my $path (@paths)
+	{
+		my @hunks = @{ $theirs{$path} // [] };
+		my (@places) =
+		  places(git($git_dir, 'show', "$commit^:$path"), @hunks);
+		my $text = pop @places;
+		delete $own{$path};
+		$own{$path} = render_file($git_dir, $commit, $path)
+		  if grep({ @$_ != 1 } @places)
+		  || $text ne git($git_dir, 'show', "$commit:$path");
+	}
+	spew("$dir/$major/$name.patch",
+		join '', "$header\n\n", map { $own{$_} } sort keys %own)
+	  if %own;
+	return;
+}
+
+# Paths of the files that a commit changes.
+sub paths_of
 {
 	my ($git_dir, $commit, $name) = @_;
 	my @diff_tree = qw(diff-tree -r --no-renames --no-commit-id);
@@ -245,7 +350,7 @@ sub render_commit
 	  if @more;
 	my @paths = lines_of($git_dir, @diff_tree, '--name-only', $commit)
 	  or fail("commit \"$name\" changes nothing");
-	return join '', map { render_file($git_dir, $commit, $_) } @paths;
+	return @paths;
 }
 
 # The diff of one file in one commit, each hunk with the smallest context that places
@@ -264,6 +369,7 @@ sub render_file
 	foreach my $context (2 .. 1000)
 	{
 		my @places = places($old, @hunks);
+		pop @places;
 		my @doubtful = grep { @{ shift @places } > 1 } @hunks or last;
 
 		# A wider hunk takes the place of all that it reaches.
@@ -277,10 +383,8 @@ sub render_file
 
 	# For the reader, the function that a change of C code is in, if it is in one.
 	my $outside = $path =~ /\.[ch]$/ ? qr/ \}$/ : qr/.*$/;
-	return "--- a/$path\n+++ b/$path\n"
-	  . join('',
-		map { $_->{head} =~ s/^(\@\@ .*? \@\@)$outside/$1/r . $_->{body} }
-		  @hunks);
+	$_->{head} =~ s/^(\@\@ .*? \@\@)$outside/$1/ foreach @hunks;
+	return render_diff($path, @hunks);
 }
 
 sub reaches

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The prepared tree, .pg/tree: make it, keep it up to date, export it, move it to
-# another release.
+# The prepared tree, .pg/tree, or .pg/MAJOR/tree of another major version than the
+# default: make it, keep it up to date, export it, move it to another release.
 #
 # It is a git work tree.  Its branch "lazydrop" has upstream's source as its root
 # and a commit for each patch; our own files are relative symbolic links, which git
@@ -28,15 +28,7 @@ use LazyDrop::Series;
 use LazyDrop::Upstream;
 
 our @EXPORT = qw(prepare source_of overlay_files upstream_commit
-  init_repository import_tree export_tree rebase_tree);
-
-my $repository = "$tree_dir/.git";
-
-# The commit that the tree is being moved to.
-my $next_file = "$repository/lazydrop-next";
-
-# Makefiles include this one; its time stamp is that of the last change.
-my $stamp_file = "$state_dir/prepared.mk";
+  init_repository import_tree export_tree rebase_tree choose_major_of_build);
 
 # Upstream's commit, and the last commit that the series is known to hold.
 my $base_tag = 'lazydrop/upstream';
@@ -56,16 +48,22 @@ sub overlay_files
 # Our tools: when these change, so may the tree that they make.
 my @tools = glob("'$top'/src/tools/lazydrop/{meson-filter,LazyDrop/*.pm}");
 
+# The way from the tree to the top of the checkout.
+sub to_top
+{
+	return '../' x (1 + ($tree =~ tr{/}{}));
+}
+
 # A new repository, as .git of a directory, or what an older one is to be told.  Returns
 # its path.
 sub init_repository
 {
 	my ($dir) = @_;
 	git($dir, '-c', 'init.defaultBranch=lazydrop', 'init', '-q');
-	my $filter = '../../src/tools/lazydrop/meson-filter';
+	my $filter = to_top() . 'src/tools/lazydrop/meson-filter';
 	my %config = (
-		'filter.lazydrop.clean' => "$filter clean",
-		'filter.lazydrop.smudge' => "$filter smudge",
+		'filter.lazydrop.clean' => "$filter clean $tree",
+		'filter.lazydrop.smudge' => "$filter smudge $tree",
 		'filter.lazydrop.required' => 'true',
 
 		# the function that a hunk is in, or the end of the one before
@@ -168,6 +166,30 @@ sub prepare
 	return $changed;
 }
 
+# Work for the major version that one of Meson's build directories was set up for, as
+# Meson calls us again and again, or note it; and let Meson find its option file.
+sub choose_major_of_build
+{
+	my ($dir) = @_;
+	my $note = "$dir/lazydrop_major";
+	my $was = -f $note ? slurp($note) : $major;
+	choose_major($was) unless $ENV{PG_MAJOR};
+	fail("\"$dir\" has been set up for PostgreSQL $was")
+	  if $was ne $major;
+	spew($note, $major);
+
+	my $options = "$top/.pg/meson_options.txt";
+	my $target = "$tree/meson_options.txt" =~ s{^\.pg/}{}r;
+	if ((readlink($options) // '') ne $target)
+	{
+		make_path("$top/.pg");
+		unlink($options);
+		symlink($target, $options)
+		  or fail("could not create symbolic link \"$options\": $!");
+	}
+	return;
+}
+
 # Refuse to go on when the branch holds work that the series does not.
 sub require_exported
 {
@@ -201,7 +223,7 @@ sub replace_tree
 		git($stage, 'read-tree', $tip);
 		make_path($tree_dir);
 		rename($git_dir, $repository)
-		  or fail("could not rename \"$git_dir\" to \"$repository\": $!");
+		  or fail("could not rename \"$git_dir\" into \"$tree_dir\": $!");
 	}
 	capture('git', '-C', $tree_dir, 'update-index', '-q', '--refresh');
 
@@ -219,7 +241,7 @@ sub replace_tree
 	my @edited = grep { $changes{$_} == @good } sort keys %changes;
 	fail(
 		"the prepared tree has edits that the series does not hold",
-		(map { "edited: .pg/tree/$_" } @edited),
+		(map { "edited: $tree/$_" } @edited),
 		"Keep them as a commit and export it, or discard them with: src/tools/lazydrop/prepare --force"
 	) if @edited && !$force;
 
@@ -260,12 +282,12 @@ sub link_overlay
 	foreach my $path (sort keys %$overlay)
 	{
 		my $file = "$tree_dir/$path";
-		my $target = '../' x (2 + ($path =~ tr{/}{})) . $path;
+		my $target = to_top() . '../' x ($path =~ tr{/}{}) . $path;
 		if ((readlink($file) // '') ne $target)
 		{
 			# Some editors, and "sed -i", replace a link by a file.
 			fail(
-				"\".pg/tree/$path\" is no link to our \"$path\", and differs from it",
+				"\"$tree/$path\" is no link to our \"$path\", and differs from it",
 				"Edits of upstream's files are patches.  If it was a link, copy what is to be kept, and remove it."
 			  )
 			  if !-l $file
@@ -320,8 +342,7 @@ sub import_tree
 	run(qw(git config --global --replace-all safe.directory),
 		$tree_dir, "^\Q$tree_dir\E\$")
 	  if $> == 0;
-	notice(
-		'edit and commit in .pg/tree, then run: src/tools/lazydrop/export');
+	notice("edit and commit in $tree, then run: src/tools/lazydrop/export");
 	return;
 }
 
@@ -349,6 +370,7 @@ sub export_tree
 	my ($force) = @_;
 	take_lock();
 	require_committed();
+	my $default = $major eq default_major();
 	fail(
 		"patches/ has changed since the tree was imported",
 		"Bring the change into the tree by hand and export with --force, or discard the tree's commits with: src/tools/lazydrop/import --force"
@@ -361,16 +383,20 @@ sub export_tree
 	my ($base) = lines_of($tree_dir, 'rev-list', '--max-parents=0', 'HEAD');
 	my ($tip) = lines_of($tree_dir, 'rev-parse', 'HEAD');
 	my $scratch = scratch_dir();
-	run('cp', "$top/patches/series", $scratch);
+	run('cp', '-R', "$top/patches/.", $scratch);
+	unlink(glob("'$scratch'/*.patch")) if $default;
 	my @names = write_series($tree_dir, $base, $tip, $scratch);
 	my $again = commit_series($repository, $base, $scratch, 1);
 	fail("the series does not reproduce the tree")
 	  if git($tree_dir, 'diff', '--raw', $tip, $again) ne '';
 
-	write_if_changed("$top/patches/$_", slurp("$scratch/$_"))
-	  foreach 'series', map { "$_.patch" } @names;
-	unlink(grep { !-e "$scratch/" . basename($_) }
-		  glob("'$top'/patches/*.patch"));
+	my $own = $default ? '' : "$major/";
+	my @files = glob("'$scratch'/$own*.patch");
+	make_path("$top/patches/$own");
+	write_if_changed("$top/patches/$own" . basename($_), slurp($_))
+	  foreach @files, $default ? "$scratch/series" : ();
+	unlink(grep { !-e "$scratch/$own" . basename($_) }
+		  glob("'$top'/patches/$own*.patch"));
 	mark_series($base, $tip);
 
 	# The recorded lines are those of the release that the commits are on.
@@ -384,15 +410,22 @@ sub export_tree
 }
 
 # Move the commits to another release, a version of the archive's or a tarball, with
-# git rebase, and export them.
+# git rebase, and export them.  Those of a major version that is not served yet begin
+# with what the default one has.
 sub rebase_tree
 {
 	my ($argument) = @_;
 	fail("\"$argument\" is neither a file nor a release")
 	  unless -e $argument || $argument =~ /^\d+(?:\.\d+|beta\d+|rc\d+)$/;
+	my $target =
+	  major_of(-e $argument ? release_in($argument) // '' : $argument)
+	  // fail("\"$argument\" is not PostgreSQL's source");
+	my $known = grep { $_ eq $target } majors();
+	choose_major($known ? $target : default_major());
 	prepare();
 	require_committed();
 	require_exported();
+	begin_major($target) unless $known;
 	my $up =
 	  -e $argument ? locate_upstream($argument) : from_archive($argument, {});
 	fail("the archive has no PostgreSQL $argument", "It offers $up->{path}.")
@@ -408,9 +441,34 @@ sub rebase_tree
 		'--onto', $new, $old, 'lazydrop') == 0
 	  or fail(
 		"git rebase has stopped",
-		"In .pg/tree, edit the files in conflict, then: git add FILE, git rebase --continue; or go back: git rebase --abort.",
-		"When it has finished, run: src/tools/lazydrop/export");
+		"In $tree, edit the files in conflict, then: git add FILE, git rebase --continue; or go back: git rebase --abort.",
+		"When it has finished, run: PG_MAJOR=$target src/tools/lazydrop/export"
+	  );
 	export_tree();
+	return;
+}
+
+# Begin a major version: make its tree the default one's, to be moved from there.
+sub begin_major
+{
+	my ($new) = @_;
+	my $from = $repository;
+	choose_major($new, new => 1);
+	take_lock();
+	fail(
+		"$tree has a move to PostgreSQL $new that has not been exported",
+		"Finish it with PG_MAJOR=$new src/tools/lazydrop/export, or remove $tree."
+	  )
+	  if -d $repository
+	  && git($tree_dir, 'rev-parse', 'HEAD') ne
+	  git($tree_dir, 'rev-parse', "$series_tag^{commit}");
+	remove_tree($tree_dir);
+	make_path($tree_dir);
+	init_repository($tree_dir);
+	git($tree_dir, 'fetch', '-q', $from, 'refs/heads/lazydrop',
+		'refs/tags/lazydrop/*:refs/tags/lazydrop/*');
+	git($tree_dir, 'checkout', '-q', '-B', 'lazydrop', $series_tag);
+	spew($key_file, 'series = ' . series_digest("$top/patches") . "\n");
 	return;
 }
 

@@ -17,44 +17,76 @@ use File::Spec;
 
 use LazyDrop::Common;
 
-our @EXPORT = qw(locate_upstream from_archive unpack_upstream
-  @suites source_text move_pin private_apt versions pinned);
+our @EXPORT = qw(locate_upstream from_archive unpack_upstream at_hand
+  choose_major_of release_in major_of @suites source_text move_pin private_apt versions pinned);
 
-# The pin: upstream.conf as a hash reference.
+# The pin of the major version, as a hash reference: release, sha256, tested.
 sub pinned
 {
-	return read_conf("$top/upstream.conf");
+	my $conf = read_conf("$top/upstream.conf");
+	return { map { $_ => $conf->{"${_}_$major"} // '' }
+		  qw(release sha256 tested) };
 }
 
 # Pin another release: the one that the series has been exported for.
 sub move_pin
 {
 	my ($release, $sha256) = @_;
-	my $package = package_of($release);
 	my $text = slurp("$top/upstream.conf");
-	$text =~ s/^package = .*/package = $package/m;
-	$text =~ s/^release = .*/release = $release/m;
-	$text =~ s/^sha256 = .*/sha256 = $sha256/m;
+	$text .= "\nrelease_$major = \nsha256_$major = \ntested_$major = \n"
+	  if $text !~ /^release_$major = /m;
+	$text =~ s/^(release_$major =).*/$1 $release/m;
+	$text =~ s/^(sha256_$major =).*/$1 $sha256/m;
 	notice("upstream.conf pins PostgreSQL $release now")
 	  if write_if_changed("$top/upstream.conf", $text);
 	return;
 }
 
-# Debian's source package of a release: of 18.6 and 18beta1, postgresql-18
-sub package_of
+# Major version of a release: of 18.6 and 18beta1, 18
+sub major_of
 {
-	my ($release) = @_;
-	return 'postgresql-' . ($release =~ /^(\d+)/)[0];
+	return ($_[0] =~ /^(\d+)/)[0];
 }
 
-# Release that a source tree says it is, from its configure script.
+# Debian's source package of a release
+sub package_of
+{
+	return 'postgresql-' . major_of($_[0]);
+}
+
+# Release that a source says it is, a tarball or a directory, from its configure script; or
+# undef: what is wrong with it is told when it is unpacked.
+sub release_in
+{
+	my ($path) = @_;
+	my $text = '';
+	$text = slurp("$path/configure") if -f "$path/configure";
+	(undef, $text) =
+	  capture('tar', '-xOf', $path, '--wildcards',
+		'--occurrence=1', '*/configure')
+	  if -f $path;
+	return ($text =~ /^PACKAGE_VERSION='([^']*)'/m)[0];
+}
+
+# Work for the major version of a source that the user named.
+sub choose_major_of
+{
+	my ($path) = @_;
+	my $release = release_in($path) // return;
+	my $its_major = major_of($release);
+	fail("\"$path\" is PostgreSQL $release, but PG_MAJOR is $ENV{PG_MAJOR}")
+	  if ($ENV{PG_MAJOR} || $its_major) ne $its_major;
+	choose_major($its_major,
+		what => "\"$path\" is PostgreSQL $release, which");
+	return;
+}
+
+# The same of a directory, which must have one.
 sub release_of
 {
 	my ($dir, $path) = @_;
-	my $text = -f "$dir/configure" ? slurp("$dir/configure") : '';
-	$text =~ /^PACKAGE_VERSION='([^']*)'/m
-	  or fail("\"$path\" is not a PostgreSQL source tree");
-	return $1;
+	return release_in($dir)
+	  // fail("\"$path\" is not a PostgreSQL source tree");
 }
 
 # Decide where upstream's source comes from, fetching it if need be, and return
@@ -68,7 +100,9 @@ sub locate_upstream
 	my $last = -f $key_file ? read_conf($key_file) : {};
 	if (!defined $argument)
 	{
-		return from_archive(pinned()->{release}, $last)
+		my $release = pinned()->{release}
+		  || fail("PostgreSQL $major is not served before it is exported");
+		return from_archive($release, $last)
 		  if ($last->{kind} // 'archive') eq 'archive';
 		$argument = $last->{path};
 		return { %$last, missing => 1 } unless -e $argument;
@@ -76,6 +110,15 @@ sub locate_upstream
 	fail("upstream source \"$argument\" does not exist") unless -e $argument;
 	my $path = File::Spec->rel2abs($argument);
 	return -d $path ? from_directory($path) : from_tarball($path);
+}
+
+# Whether the source of the major version is there without fetching it.
+sub at_hand
+{
+	my $release = pinned()->{release};
+	my $package = package_of($release);
+	return -f $key_file
+	  || defined((glob("'$cache_dir'/${package}_$release.orig.tar.*"))[0]);
 }
 
 # What is known of a source as "name = value" lines, for the key of the tree that is
@@ -151,9 +194,8 @@ sub unpack_upstream
 
 	my $release = release_of($dir, $path);
 	return ($dir, $release) if $any;
-	my ($major) = $pin->{release} =~ /^(\d+)/;
 	fail(
-		"\"$path\" is PostgreSQL $release, but LazyDrop needs release $major.x",
+		"\"$path\" is PostgreSQL $release, but a release $major.x is needed",
 		"The series was made on release $pin->{release}; to move it: src/tools/lazydrop/rebase."
 	) unless $release =~ /^\Q$major\E\.\d+$/;
 	my $tested = " $pin->{tested} " =~ / \Q$release\E /;
@@ -172,12 +214,14 @@ my $keyring = '/usr/share/keyrings/debian-archive-keyring.gpg';
 
 # An apt client of our own below a directory: entries derived from the machine's,
 # with lists and downloads there.  The machine's configuration is read, but not
-# written to.  Returns the options for apt's commands, and a function that adds the
-# entries of a suite, or of the machine's own ones ("own"), and fetches their lists;
-# it returns what apt complained about.
+# written to.  $types is "deb", "deb-src", or both with a space between.  Returns the
+# options for apt's commands, and a function that adds the entries of a suite, or of the
+# machine's own ones ("own"), to $dir/sources and fetches their lists; it returns what apt
+# complained about.
 sub private_apt
 {
-	my ($dir, $type, @settings) = @_;
+	my ($dir, $types, @settings) = @_;
+	my @types = split / /, $types;
 	remove_tree("$dir/sources");
 	make_path("$dir/lists/partial", "$dir/cache/archives/partial",
 		"$dir/sources");
@@ -218,10 +262,10 @@ END
 		my ($suite) = @_;
 		notice("reading the lists of packages ($suite)");
 		my @entries =
+		  map { "[signed-by=$keyring] $_ main\n" }
 		  sort($suite eq 'own' ? keys %own : map { "$_ $suite" } keys %main);
 		spew("$dir/sources/$suite.list",
-			join('', map { "$type [signed-by=$keyring] $_ main\n" } @entries)
-		);
+			join('', map { my $type = $_; map { "$type $_" } @entries } @types));
 		return complaints((capture('apt-get', @conf, '-q', 'update'))[1]);
 	};
 	return (\@conf, $add);
@@ -247,9 +291,10 @@ sub versions
 sub no_source
 {
 	my ($message, @details) = @_;
-	my ($name, $release) = @{ pinned() }{qw(package release)};
+	my $release = pinned()->{release};
+	my $package = package_of($release);
 	fail($message, @details,
-		"Get PostgreSQL ${release}'s source on another machine, as ${name}_$release.orig.tar.bz2 from Debian or postgresql-$release.tar.bz2 from PostgreSQL, and say --with-upstream=FILE (with make: UPSTREAM=FILE)."
+		"Get PostgreSQL ${release}'s source on another machine, as ${package}_$release.orig.tar.bz2 from Debian or postgresql-$release.tar.bz2 from PostgreSQL, and say --with-upstream=FILE (with make: UPSTREAM=FILE)."
 	);
 }
 

@@ -51,7 +51,7 @@ use Time::HiRes qw(time usleep);
 our @EXPORT =
   qw(%opt @servers %without_standbys scenario n sizes cases record note left_out
   in_scratch write_file megabytes meminfo free_gigabytes
-  new_node configure make_primary make_standby discard
+  pg_major new_node configure make_primary make_standby discard
   start_program run_program end_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
@@ -290,6 +290,13 @@ A node of a server; its settings, those that all have included.
 
 my $serial = 0;
 my %template;
+
+# Major version of the servers that are compared.
+sub pg_major
+{
+	my ($version) = run_command([ "$opt{fork}/bin/postgres", '--version' ]);
+	return ($version =~ /\(PostgreSQL\) (\d+)/)[0];
+}
 
 sub prefix
 {

@@ -222,7 +222,10 @@ scenario 'scan-resistance' => (
 	disk => 18,
 	groups => sub {
 		my @compared = $opt{quick} ? qw(stock on) : qw(stock off on strict);
-		my @methods = $opt{quick} ? ('worker') : qw(worker sync);
+		my @methods =
+			pg_major() < 18 ? 'sync'
+		  : $opt{quick}     ? 'worker'
+		  :                   qw(worker sync);
 		my @groups;
 		foreach my $server (@compared)
 		{
@@ -248,7 +251,8 @@ scenario 'scan-resistance' => (
 		my ($path) = grep { $_->{name} eq $case->{path} } @path;
 		my $set = $path->{set} // '';
 		prepare_tables($case->{server});
-		restart_as($node, $case->{server}, io_method => $case->{method});
+		restart_as($node, $case->{server},
+			pg_major() < 18 ? () : (io_method => $case->{method}));
 		$node->safe_psql('postgres', $path->{before}) if $path->{before};
 		expect_plan($node, $set, $path->{explain} // $path->{sql},
 			$path->{plan})

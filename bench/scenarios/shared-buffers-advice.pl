@@ -120,9 +120,10 @@ sub wait_for_sessions
 # Pages found and read, as pg_stat_io has them.
 sub blocks_so_far
 {
+	my $reads = pg_major() < 18 ? 'sum(reads)' : 'sum(read_bytes) / 8192';
 	return split /\|/, $node->safe_psql(
-		'postgres', q{
-		SELECT sum(hits), sum(read_bytes) / 8192
+		'postgres', qq{
+		SELECT sum(hits), $reads
 		FROM pg_stat_io WHERE object = 'relation'});
 }
 

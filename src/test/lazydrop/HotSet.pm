@@ -20,7 +20,7 @@ use warnings FATAL => 'all';
 use Carp;
 use Exporter 'import';
 use JSON::PP;
-use LazyDropUtils qw(start_quiet_node);
+use LazyDropUtils qw(start_quiet_node evict);
 use Test::More;
 
 our @EXPORT_OK =
@@ -112,7 +112,7 @@ sub use_often
 sub warm
 {
 	my ($node) = @_;
-	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	evict($node, 'postgres');
 	use_often($node);
 	return;
 }

@@ -22,7 +22,7 @@ use warnings FATAL => 'all';
 use Carp;
 use Exporter 'import';
 use LazyDropUtils
-  qw(start_quiet_pair stats hold_at wait_for_wait wait_until orphaned_files);
+  qw(start_quiet_pair stats hold_at wait_for_wait wait_until orphaned_files evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -269,8 +269,7 @@ sub is_intact
 	checkpoints($what);
 	foreach my $node ($primary, $standby)
 	{
-		$node->safe_psql('postgres',
-			q{SELECT pg_buffercache_evict_relation('kept')});
+		evict($node, 'postgres', 'kept');
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM kept'),
 			$rows, "$what: rows that were kept on " . $node->name);
 		is_deeply([ orphaned_files($node) ],

@@ -35,11 +35,74 @@ our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   orphaned_files nothing_is_left contents need_injection_points need_test_extra need_mounts
   reload_with stop_process continue_process start_quiet_node log_is_clean
   stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing start_as
-  manual_queries monitoring_queries);
+  manual_queries monitoring_queries pg_major evict evict_query init_with_checksums);
 
 =pod
 
 =over
+
+=item pg_major()
+
+Major version of PostgreSQL that is tested.
+
+=cut
+
+sub pg_major
+{
+	my ($version) = run_command([ 'pg_config', '--version' ]);
+	return ($version =~ /^PostgreSQL (\d+)/)[0];
+}
+
+=pod
+
+=item init_with_checksums($node, ...)
+
+init of PostgreSQL::Test::Cluster, for a data directory with checksums, as it has them by
+default since PostgreSQL 18.
+
+=cut
+
+sub init_with_checksums
+{
+	my ($node, @params) = @_;
+	$node->init(@params);
+	system_or_bail('pg_checksums', '--enable', '--no-sync', $node->data_dir)
+	  if pg_major() < 18;
+	return;
+}
+
+=pod
+
+=item evict($node, $database [, $table])
+
+Write out what is dirty in the buffers, of all or of a table, and empty them, as far as
+none is pinned.  The database has the extension pg_buffercache.
+
+=item evict_query([$table])
+
+The query with which it does that.
+
+=cut
+
+sub evict
+{
+	my ($node, $database, $table) = @_;
+	$node->safe_psql($database, evict_query($table));
+	return;
+}
+
+sub evict_query
+{
+	my ($table) = @_;
+	my $which =
+	  defined $table
+	  ? "= pg_relation_filenode('$table')"
+	  : 'IS NOT NULL';
+	return
+	  "SELECT count(pg_buffercache_evict(bufferid)) FROM pg_buffercache WHERE relfilenode $which";
+}
+
+=pod
 
 =item dbase_drop_records($node, $start, $end)
 
@@ -460,7 +523,7 @@ sub start_quiet_node
 		'shared_buffers' => '32MB',
 		%settings);
 	my $node = PostgreSQL::Test::Cluster->new($name);
-	$node->init(allows_streaming => 1);
+	init_with_checksums($node, allows_streaming => 1);
 	$node->append_conf('postgresql.conf',
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
@@ -490,17 +553,19 @@ sub reload_with
 
 =pod
 
-=item start_as($node, $kind)
+=item start_as($node, $kind [, $installation])
 
 Start a node with the binaries of "stock", which are those of the environment variable
-LAZYDROP_STOCK, or of the "fork"; also what is called on its behalf from now on.
+LAZYDROP_STOCK, or of the "fork", or of another installation of it; also what is called on its
+behalf from now on.
 
 =cut
 
 sub start_as
 {
-	my ($node, $kind) = @_;
-	$node->{_install_path} = $kind eq 'stock' ? $ENV{LAZYDROP_STOCK} : undef;
+	my ($node, $kind, $installation) = @_;
+	$node->{_install_path} =
+	  $kind eq 'stock' ? $ENV{LAZYDROP_STOCK} : $installation;
 	$node->start;
 	my $version = $node->safe_psql('postgres', 'SELECT version()');
 	croak $node->name . " is not $kind: $version"

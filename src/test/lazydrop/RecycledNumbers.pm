@@ -22,6 +22,7 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use LazyDropModel qw(chance draw);
+use LazyDropUtils qw(pg_major);
 use PostgreSQL::Test::Utils;
 
 our @EXPORT_OK =
@@ -232,7 +233,7 @@ Settings of a server, drawn at random.
 # Not full_page_writes, nor wal_consistency_checking: replay that begins before a name
 # has come back finds pages of its new owner, which stock does not survive either.
 my %extra = (
-	'io_method' => [ 'worker', 'sync' ],
+	pg_major() < 18 ? () : ('io_method' => [ 'worker', 'sync' ]),
 	'lazydrop.defer_files' => [ 'on', 'on', 'on', 'off' ],
 	'lazydrop.enabled' => [ 'on', 'on', 'on', 'off' ],
 	'lazydrop.max_pending' => [ 16, 500, 16384, 16384 ],

@@ -13,17 +13,16 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until need_injection_points start_quiet_node stop_with_clean_log pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 need_injection_points();
 
-my $node = start_quiet_node(
-	'node',
-	'io_method' => 'worker',
-	'io_workers' => '1');
+my $have_aio = pg_major() >= 18;
+my $node = start_quiet_node('node',
+	$have_aio ? ('io_method' => 'worker', 'io_workers' => '1') : ());
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 
@@ -143,120 +142,128 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	ok(wait_until(sub { !-s $path }), "$how removes it then");
 }
 
-# --- reads in flight ------------------------------------------------------------------
-
-# The I/O worker has taken a read, and stops before it does it.
-$node->safe_psql('postgres',
-	'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
-$node->safe_psql('postgres', 'CHECKPOINT');
-$node->restart;
-$node->safe_psql('postgres', 'SET max_parallel_workers_per_gather = 0');
-my $path = $node->data_dir . '/'
-  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
-hold_at($node, 'aio-worker-after-reopen');
-my $scan = $node->background_psql('postgres', on_error_stop => 0);
-$scan->query_until(qr/begun/,
-	"SET max_parallel_workers_per_gather = 0; SET application_name = 'scan';\n\\echo begun\nSELECT count(*) FROM t;\n"
-);
-wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
-$node->safe_psql('postgres',
-	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'scan'}
-);
-$node->poll_query_until('postgres',
-	q{SELECT state = 'idle' FROM pg_stat_activity WHERE application_name = 'scan'}
-) or die 'the scan was not cancelled';
-
-my $drop = $node->background_psql('postgres');
-$drop->query_until(qr/begun/,
-	"SET application_name = 'drop';\n\\echo begun\nDROP TABLE t;\n\\echo dropped\n"
-);
-$node->poll_query_until('postgres',
-	q{SELECT wait_event = 'AioIoCompletion' FROM pg_stat_activity WHERE application_name = 'drop'}
-  )
-  or die 'the drop does not wait: '
-  . $node->safe_psql(
-	'postgres',
-	q{SELECT pid, application_name, backend_type, wait_event_type, wait_event, state, query FROM pg_stat_activity}
-  );
-pass('DROP TABLE waits for the read in flight');
-ok(-s $path, 'and has not removed the file meanwhile');
-release($node, 'aio-worker-after-reopen');
-$drop->query_until(qr/dropped/, "\n");
-$drop->quit;
-$scan->quit;
-ok(wait_until(sub { !-s $path }), 'it removes the file then');
-wait_for_stats($node, q{s->>'pending_relations' = '0'});
-
-# --- a descriptor of the old file ----------------------------------------------------------
-
-# A process that creates storage under a buried name waits until no other process has
-# a descriptor of the old file: here, for an I/O worker that has just opened one.
-$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
-$node->safe_psql('postgres',
-	'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
-$node->restart;
-hold_at($node, 'lazydrop-worker');
-$node->safe_psql('postgres', 'DROP DATABASE d');
-wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
-hold_at($node, 'aio-worker-after-reopen');
-$scan = $node->background_psql('postgres', on_error_stop => 0);
-$scan->query_until(qr/begun/,
-	"SET max_parallel_workers_per_gather = 0;\n\\echo begun\nSELECT count(*) FROM t;\n"
-);
-wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
-my $create = $node->background_psql('postgres');
-$create->query_until(qr/begun/,
-	"\\echo begun\nCREATE DATABASE d OID 90000;\n\\echo created\n");
-wait_for_wait($node, 'ProcSignalBarrier', 'client backend');
-pass('a name is not used again while a descriptor of the old file may be open'
-);
-release($node, 'aio-worker-after-reopen');
-$create->query_until(qr/created/, "\n");
-$create->quit;
-$scan->quit;
-release($node, 'lazydrop-worker');
-$node->safe_psql('postgres', "DROP DATABASE d;\nDROP TABLE t");
-wait_for_stats($node,
-	q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'});
-
-# --- reads in flight, with each way of doing them --------------------------------------------
-
-# A scan ends with an error and leaves what it has read ahead.  Its session does
-# nothing more, so with io_uring only the dropper collects those reads.
-foreach my $method ('sync', 'worker', 'io_uring')
+SKIP:
 {
-  SKIP:
+	skip 'PostgreSQL 17 has no asynchronous reads', 1 if !$have_aio;
+
+	# --- reads in flight ------------------------------------------------------------------
+
+	# The I/O worker has taken a read, and stops before it does it.
+	$node->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->restart;
+	$node->safe_psql('postgres', 'SET max_parallel_workers_per_gather = 0');
+	my $path = $node->data_dir . '/'
+	  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+	hold_at($node, 'aio-worker-after-reopen');
+	my $scan = $node->background_psql('postgres', on_error_stop => 0);
+	$scan->query_until(qr/begun/,
+		"SET max_parallel_workers_per_gather = 0; SET application_name = 'scan';\n\\echo begun\nSELECT count(*) FROM t;\n"
+	);
+	wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+	$node->safe_psql('postgres',
+		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'scan'}
+	);
+	$node->poll_query_until('postgres',
+		q{SELECT state = 'idle' FROM pg_stat_activity WHERE application_name = 'scan'}
+	) or die 'the scan was not cancelled';
+
+	my $drop = $node->background_psql('postgres');
+	$drop->query_until(qr/begun/,
+		"SET application_name = 'drop';\n\\echo begun\nDROP TABLE t;\n\\echo dropped\n"
+	);
+	$node->poll_query_until('postgres',
+		q{SELECT wait_event = 'AioIoCompletion' FROM pg_stat_activity WHERE application_name = 'drop'}
+	  )
+	  or die 'the drop does not wait: '
+	  . $node->safe_psql(
+		'postgres',
+		q{SELECT pid, application_name, backend_type, wait_event_type, wait_event, state, query FROM pg_stat_activity}
+	  );
+	pass('DROP TABLE waits for the read in flight');
+	ok(-s $path, 'and has not removed the file meanwhile');
+	release($node, 'aio-worker-after-reopen');
+	$drop->query_until(qr/dropped/, "\n");
+	$drop->quit;
+	$scan->quit;
+	ok(wait_until(sub { !-s $path }), 'it removes the file then');
+	wait_for_stats($node, q{s->>'pending_relations' = '0'});
+
+	# --- a descriptor of the old file ----------------------------------------------------------
+
+	# A process that creates storage under a buried name waits until no other process has
+	# a descriptor of the old file: here, for an I/O worker that has just opened one.
+	$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
+	$node->safe_psql('postgres',
+		'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
+	$node->restart;
+	hold_at($node, 'lazydrop-worker');
+	$node->safe_psql('postgres', 'DROP DATABASE d');
+	wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
+	hold_at($node, 'aio-worker-after-reopen');
+	$scan = $node->background_psql('postgres', on_error_stop => 0);
+	$scan->query_until(qr/begun/,
+		"SET max_parallel_workers_per_gather = 0;\n\\echo begun\nSELECT count(*) FROM t;\n"
+	);
+	wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+	my $create = $node->background_psql('postgres');
+	$create->query_until(qr/begun/,
+		"\\echo begun\nCREATE DATABASE d OID 90000;\n\\echo created\n");
+	wait_for_wait($node, 'ProcSignalBarrier', 'client backend');
+	pass(
+		'a name is not used again while a descriptor of the old file may be open'
+	);
+	release($node, 'aio-worker-after-reopen');
+	$create->query_until(qr/created/, "\n");
+	$create->quit;
+	$scan->quit;
+	release($node, 'lazydrop-worker');
+	$node->safe_psql('postgres', "DROP DATABASE d;\nDROP TABLE t");
+	wait_for_stats($node,
+		q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'});
+
+	# --- reads in flight, with each way of doing them --------------------------------------------
+
+	# A scan ends with an error and leaves what it has read ahead.  Its session does
+	# nothing more, so with io_uring only the dropper collects those reads.
+	foreach my $method ('sync', 'worker', 'io_uring')
 	{
-		$node->append_conf('postgresql.conf', "io_method = $method");
-		$node->stop;
-		if (!$node->start(fail_ok => 1))
+	  SKIP:
 		{
-			skip "io_method = $method is not available", 2;
+			$node->append_conf('postgresql.conf', "io_method = $method");
+			$node->stop;
+			if (!$node->start(fail_ok => 1))
+			{
+				skip "io_method = $method is not available", 2;
+			}
+			$node->safe_psql('postgres',
+				'CREATE TABLE t AS SELECT generate_series(1, 200000) AS a');
+			$node->restart;
+			my $reader =
+			  $node->background_psql('postgres', on_error_stop => 0);
+			$reader->query_until(
+				qr/ended/, "SET max_parallel_workers_per_gather = 0;
+				SELECT count(1 / (a - 100000)) FROM t;\n\\echo ended\n");
+			my $in_flight =
+			  q{SELECT count(*) FROM pg_aios WHERE state = 'SUBMITTED'};
+			cmp_ok($node->safe_psql('postgres', $in_flight),
+				'>', 0, "io_method = $method: reads are in flight")
+			  if $method eq 'io_uring';
+			$node->safe_psql('postgres', 'DROP TABLE t');
+			is($node->safe_psql('postgres', $in_flight),
+				'0',
+				"io_method = $method: DROP TABLE has waited for all reads");
+			wait_for_stats($node, q{s->>'pending_relations' = '0'});
+			$reader->quit;
 		}
-		$node->safe_psql('postgres',
-			'CREATE TABLE t AS SELECT generate_series(1, 200000) AS a');
-		$node->restart;
-		my $reader = $node->background_psql('postgres', on_error_stop => 0);
-		$reader->query_until(
-			qr/ended/, "SET max_parallel_workers_per_gather = 0;
-			SELECT count(1 / (a - 100000)) FROM t;\n\\echo ended\n");
-		my $in_flight =
-		  q{SELECT count(*) FROM pg_aios WHERE state = 'SUBMITTED'};
-		cmp_ok($node->safe_psql('postgres', $in_flight),
-			'>', 0, "io_method = $method: reads are in flight")
-		  if $method eq 'io_uring';
-		$node->safe_psql('postgres', 'DROP TABLE t');
-		is($node->safe_psql('postgres', $in_flight),
-			'0', "io_method = $method: DROP TABLE has waited for all reads");
-		wait_for_stats($node, q{s->>'pending_relations' = '0'});
-		$reader->quit;
 	}
 }
 
 # --- a pass that fails ---------------------------------------------------------------------
 
 # The entries that it owned are settled by the next one, at once.
-$node->append_conf('postgresql.conf', 'io_method = worker');
+$node->append_conf('postgresql.conf', 'io_method = worker') if $have_aio;
 $node->restart;
 foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
 {

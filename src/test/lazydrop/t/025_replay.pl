@@ -11,7 +11,7 @@ use File::Path;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_nothing start_quiet_node stop_with_clean_log evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -58,7 +58,7 @@ restartpoint();
 $primary->safe_psql('d',
 	join('', map { "INSERT INTO t$_ VALUES (2);\n" } 1 .. 50));
 $primary->wait_for_replay_catchup($standby);
-$standby->safe_psql('postgres', 'SELECT * FROM pg_buffercache_evict_all()');
+evict($standby, 'postgres');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
 my $log = restartpoint();
 my ($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;

@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node hidden_files);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node hidden_files evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -335,13 +335,13 @@ SKIP:
 	  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
 	my $first = $node->data_dir . "/$path";
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	evict($node, 'postgres');
 	truncate($first, 1024 * MB) or die "could not extend $first: $!";
 	add_segments($node, $path, 1, 8192);
 	$node->safe_psql('postgres', 'INSERT INTO t VALUES (-1)');
 	is($node->safe_psql('postgres', 'SELECT ctid FROM t WHERE a = -1'),
 		'(131072,1)', 'a row in the second segment');
-	$node->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()');
+	evict($node, 'postgres');
 	$node->safe_psql('postgres', 'DROP TABLE t');
 	wait_for_nothing($node);
 	is_deeply([ grep { $_ ne $path } all_files($path) ],

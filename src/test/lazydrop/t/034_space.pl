@@ -136,7 +136,7 @@ sub drop_large_database
 	my ($megabytes) = @_;
 	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
 	my ($directory) = glob(
-		"$disk/ts/PG_18_*/"
+		"$disk/ts/PG_*/"
 		  . $node->safe_psql(
 			'postgres', q{SELECT oid FROM pg_database WHERE datname = 'd'}));
 	open(my $file, '>', "$directory/999999")

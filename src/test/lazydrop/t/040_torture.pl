@@ -46,7 +46,7 @@ use LazyDropModel qw(chance draw read_file write_file);
 use LazyDropTorture
   qw(psql run_session run_reader differences set_up_sql dump_database);
 use LazyDropUtils
-  qw(need_test_extra wait_for_nothing wait_for_stats wait_until);
+  qw(need_test_extra wait_for_nothing wait_for_stats wait_until evict_query pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
@@ -61,8 +61,9 @@ my $seed = $ENV{LAZYDROP_TEST_SEED} || int(rand(1_000_000_000));
 my $began = time();
 
 my ($pg_config) = run_command([ 'pg_config', '--configure' ]);
-my @io_methods = qw(sync worker);
-push @io_methods, 'io_uring' if $pg_config =~ /with-liburing/;
+my @io_methods = pg_major() < 18 ? () : qw(sync worker);
+push @io_methods, 'io_uring'
+  if @io_methods && $pg_config =~ /with-liburing/;
 
 # Of the round: its servers, and what it has done to them.
 my ($round, $dir, $primary, $standby, $cascade,
@@ -81,8 +82,11 @@ sub draw_settings
 		full_page_writes => draw('on', 'on', 'on', 'off'),
 		wal_log_hints => 'on',
 		fsync => draw('off', 'off', 'on'),
-		io_method => draw(@io_methods),
-		io_workers => draw(1, 3),
+		@io_methods
+		? ( io_method => draw(@io_methods),
+			io_workers => draw(1, 3),
+			file_copy_method => 'copy')
+		: (),
 		autovacuum => draw('on', 'off'),
 		autovacuum_naptime => '1s',
 		bgwriter_delay => draw('10ms', '200ms'),
@@ -95,7 +99,6 @@ sub draw_settings
 		wal_consistency_checking => draw('', '', '', 'all'),
 		wal_keep_size => $replicated ? '8GB' : 0,
 		recovery_prefetch => draw('try', 'off'),
-		file_copy_method => 'copy',
 		hot_standby_feedback => draw('on', 'off'),
 		max_standby_streaming_delay => draw('100ms', '2s'),
 		max_prepared_transactions => 20,
@@ -116,7 +119,10 @@ sub draw_settings
 	# Without full page writes, a page may be found as it was left after the record
 	# that is checked, when it was truncated and came back.
 	$c{wal_consistency_checking} = '' if $c{full_page_writes} eq 'off';
-	return (\%c, draw([], ['--no-data-checksums']), $replicated);
+	# those that are not the default
+	my $checksums =
+	  pg_major() < 18 ? '--data-checksums' : '--no-data-checksums';
+	return (\%c, draw([], [$checksums]), $replicated);
 }
 
 # --- the servers --------------------------------------------------------------------------------
@@ -325,7 +331,7 @@ my %fault = (
 		ask($node, 'CHECKPOINT');
 	},
 	evict => sub {
-		ask(draw(nodes()), 'SELECT pg_buffercache_evict_all()');
+		ask(draw(nodes()), evict_query());
 	},
 	# It may be at something that takes longer.
 	drain => sub {

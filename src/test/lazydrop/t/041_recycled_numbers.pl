@@ -36,7 +36,7 @@ use LazyDropModel qw(chance draw);
 use LazyDropPair  qw(start_pair catch_up);
 use LazyDropUtils
   qw(stats hold_at release wait_for_wait wait_until wait_for_nothing orphaned_files
-  need_test_extra need_injection_points start_binary_upgrade);
+  need_test_extra need_injection_points start_binary_upgrade evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RecycledNumbers
@@ -144,7 +144,8 @@ sub start_primary
 my $schema = slurp_file("$FindBin::RealBin/../recycled_numbers.sql");
 
 my $tags = 0;
-my $amcheck = $primary->check_extension('amcheck');
+my ($share) = run_command([ 'pg_config', '--sharedir' ]);
+my $amcheck = -e "$share/extension/amcheck.control";
 
 sub create_schema
 {
@@ -291,10 +292,9 @@ sub contents_are_right
 	return;
 }
 
-sub evict
+sub evict_everywhere
 {
-	$_->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()')
-	  foreach @nodes;
+	evict($_, 'postgres') foreach @nodes;
 	return;
 }
 
@@ -334,7 +334,7 @@ sub drain
 	}
 	restartpoint();
 	wait_for_nothing(@nodes);
-	evict();
+	evict_everywhere();
 	contents_are_right('nothing pending, from disk',
 		'template_a', 'template_b');
 	no_files_stay('nothing pending');
@@ -449,7 +449,7 @@ sub restartpoint
 my %actions = (
 	checkpoint => sub { $primary->safe_psql('postgres', 'CHECKPOINT') },
 	restartpoint => \&restartpoint,
-	evict => \&evict,
+	evict => \&evict_everywhere,
 	database => \&database_cycle,
 	fsync_on => sub { set_fsync('on') },
 	fsync_off => sub { set_fsync('off') },

@@ -15,7 +15,7 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
   qw(stats wait_for_stats hold_at wait_for_wait wait_until wait_for_receipt relation_files
-  need_test_extra add_segments database_directories orphaned_files contents log_is_clean start_as);
+  need_test_extra add_segments database_directories orphaned_files contents log_is_clean start_as init_with_checksums);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -235,7 +235,7 @@ sub clean_up
 
 # One primary, begun by stock.
 my $node = PostgreSQL::Test::Cluster->new('a', install_path => $stock);
-$node->init(allows_streaming => 1, force_initdb => 1);
+init_with_checksums($node, allows_streaming => 1, force_initdb => 1);
 $node->append_conf('postgresql.conf',
 	join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 start_as($node, 'stock');

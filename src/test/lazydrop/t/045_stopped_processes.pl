@@ -19,7 +19,7 @@ use LazyDropPair
   kept_rows is_intact storm);
 use LazyDropUtils
   qw(stats wait_for_stats hold_at release wait_for_wait wait_until stop_process
-  continue_process database_directories need_injection_points wait_for_nothing);
+  continue_process database_directories need_injection_points wait_for_nothing evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -101,7 +101,8 @@ keep_rows(1000);
 	my $buried = all_stats();
 	my $tries = 0;
 	my $taken_over = sub {
-		return !grep { changed($buried, $_, 'deferred_relations') < 60 } @nodes;
+		return !grep { changed($buried, $_, 'deferred_relations') < 60 }
+		  @nodes;
 	};
 	while (!$taken_over->()
 		&& $tries++ < 2 * $PostgreSQL::Test::Utils::timeout_default)
@@ -127,8 +128,7 @@ keep_rows(1000);
 			'CREATE EXTENSION IF NOT EXISTS pg_buffercache')
 		  if $node == $primary;
 		catch_up();
-		$node->safe_psql('again',
-			q{SELECT pg_buffercache_evict_relation('t')});
+		evict($node, 'again', 't');
 		is($node->safe_psql('again', 'SELECT count(*), sum(a) FROM t'),
 			'1000|500500',
 			"$what: what came back is intact on " . $node->name);

@@ -2,9 +2,9 @@
 
 # The manual against the server.  It describes every setting with its default, every
 # key of lazydrop.stats and lazydrop.cache_stats, every column of the views and every
-# wait event, and none that does not exist.  ("make docs" validates the markup.)  The
-# links in README, and the settings that it names, exist.  lazydrop_exporter.yml
-# describes every metric that its queries return.
+# wait event, and none that does not exist.  ("make docs" validates the markup.)  Its
+# cross-references, the links in README, and the settings that it names, exist.
+# lazydrop_exporter.yml describes every metric that its queries return.
 
 use strict;
 use warnings FATAL => 'all';
@@ -64,6 +64,14 @@ my @links = grep { !/^\w+:/ } $readme =~ /\]\(([^)#]+)/g;
 cmp_ok(scalar(@links), '>=', 5, 'README links to files');
 is_deeply([ grep { !-e "$top/$_" } @links ],
 	[], 'and to none that is not there');
+
+# Tests are run in the prepared tree, which has the manual of this major version.
+my %id = map { $_ => 1 }
+  map { slurp_file($_) =~ /\bid="([^"]+)"/g }
+  glob('../../../doc/src/sgml/{,ref/}*.sgml');
+my @targets = "$chapter$page" =~ /\blinkend="([^"]+)"/g;
+cmp_ok(scalar(@targets), '>=', 50, 'the manual refers to other parts of it');
+is_deeply([ grep { !$id{$_} } @targets ], [], 'which this major version has');
 
 foreach my $name (@settings)
 {

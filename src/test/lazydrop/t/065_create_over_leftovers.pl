@@ -17,7 +17,7 @@ use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropTorture qw(psql);
-use LazyDropUtils   qw(wait_until);
+use LazyDropUtils   qw(wait_until evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault qw(check_fault start_primary start_standby log_has);
@@ -48,8 +48,7 @@ sub play
 	$primary->safe_psql('postgres',
 		q{SELECT pg_logical_emit_message(true, '', '')});
 	$primary->wait_for_replay_catchup($standby);
-	$standby->safe_psql('postgres', 'SELECT pg_buffercache_evict_all()')
-	  if $written;
+	evict($standby, 'postgres') if $written;
 	$primary->stop('immediate');
 	eval { $session->quit };
 	$primary->start;

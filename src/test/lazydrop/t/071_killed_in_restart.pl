@@ -5,6 +5,9 @@
 # postmaster waits for it for ever.  If it was another process, shared memory stays as
 # that process has left it, and replay waits for ever for it to take part in a barrier.
 #
+# That of PostgreSQL 17 logs nothing, either, but kills what is left after five seconds, so
+# it has the fault only if the restart ends before that, which this one does not.
+#
 # See doc/upstream/killed-in-restart.md.
 
 use strict;
@@ -14,7 +17,7 @@ use Fcntl qw(:flock);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropTorture qw(psql);
-use LazyDropUtils   qw(wait_until);
+use LazyDropUtils   qw(wait_until pg_major);
 use POSIX           qw(mkfifo);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -111,7 +114,10 @@ sub play
 
 foreach my $title ('background writer', 'startup')
 {
-	check_fault("$title killed in a restart", sub { play($title) });
+	check_fault(
+		"$title killed in a restart",
+		sub { play($title) },
+		fork_only => pg_major() < 18);
 }
 
 done_testing();

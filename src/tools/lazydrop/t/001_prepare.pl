@@ -310,11 +310,11 @@ refused(
 refused(
 	'release 17',
 	$checkout->tarball('17.6'),
-	qr/.* is PostgreSQL 17\.6, but LazyDrop needs release 18\.x/);
+	qr/.* is PostgreSQL 17\.6, which is not served/);
 refused(
 	'release 19',
 	$checkout->source_dir('19beta1'),
-	qr/.* is PostgreSQL 19beta1, but LazyDrop needs release 18\.x/);
+	qr/.* is PostgreSQL 19beta1, which is not served/);
 refused(
 	'a tree that has our files',
 	$checkout->source_dir(

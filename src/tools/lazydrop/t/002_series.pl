@@ -303,7 +303,7 @@ $checkout->write('patches/README.md', "$readme\n## our-topic.patch\n");
 is($status, 0, 'check passes');
 like(
 	$out,
-	qr/^series: 2 patches, 3 upstream files, \+3 -0 lines, 5 lines of context; 4 files/m,
+	qr/^series on 18\.6: 2 patches, 3 upstream files, 3 hunks, 0 of its own, \+3 -0 lines, 5 lines of context; 4 files/m,
 	'the size of the series is printed');
 like($out, qr/^7 passed, 0 failed\n\z/m, 'closing line');
 

@@ -1,8 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The series moves to another release: where lines have moved by itself, where they
-# have changed with git's own means to go on, and to another major version.  Until it
-# has moved, and when it is not to be, everything is as it was.
+# The series moves to another release: where lines have moved by itself, and where they
+# have changed with git's own means to go on.  Another major version is added beside the
+# default one, with what it has otherwise.  Until the series has moved, and when it is not
+# to be, everything is as it was.
 
 use strict;
 use warnings FATAL => 'all';
@@ -50,29 +51,34 @@ sub state_of_series
 # What holds when it has moved.
 sub has_moved
 {
-	my ($release, $tarball, $hunk) = @_;
+	my ($release, $tarball, $patch, $hunk) = @_;
 	is( $checkout->git('log', '--format=%s'),
 		"our-topic\nregister\nPostgreSQL $release\n",
 		"$release: the commits are on it");
-	like($checkout->read('patches/our-topic.patch'),
+	like($checkout->read("patches/$patch"),
 		$hunk, "$release: the patch has its lines");
 	my $major = $release =~ s/\..*//r;
 	like(
 		$checkout->read('upstream.conf'),
-		qr/^package = postgresql-$major\nrelease = \Q$release\E\nsha256 = @{[ digest($tarball) ]}\n/m,
+		qr/^release_$major = \Q$release\E\nsha256_$major = @{[ digest($tarball) ]}\n/m,
 		"$release: is pinned");
 	($status, $out) = $checkout->run('check');
 	is($status, 0, "$release: check passes");
 	like(
 		$out,
-		qr/^ok - the series applies, .* at its line$/m,
+		qr/^ok - PostgreSQL $major: the series applies, .* at its line$/m,
 		"$release: with exact lines");
 	($status, $out) = $checkout->run('prepare', '--print-release');
 	is($out, "$release\n", "$release: the tree has it");
 	($status, $out) = $checkout->run('prepare');
 	is($out, '', "$release: and is up to date");
-	like($checkout->read('.pg/tree/meson.build'),
-		qr/lazydrop_source_root/, "$release: Meson's files are rewritten");
+	my $tree = $checkout->{major} ? ".pg/$major/tree" : '.pg/tree';
+	like(
+		$checkout->read("$tree/meson.build"),
+		qr{lazydrop_source_root.*/\Q$tree\E/src}s,
+		"$release: Meson's files are rewritten");
+	is($checkout->read("$tree/src/backend/storage/lazydrop/README"),
+		"rules\n", "$release: our files are linked");
 	is($checkout->git('status', '--porcelain'),
 		'', "$release: and nothing is modified");
 	return;
@@ -87,7 +93,7 @@ my $moved = $checkout->tarball(
 	  "# new\nSUBDIRS = aio\ninclude common.mk\n");
 ($status, $out) = $checkout->run('rebase', $moved);
 is($status, 0, 'rebase to a release where lines have moved');
-has_moved('18.7', $moved, qr/^\@\@ -14,2 \+14,3 \@\@/m);
+has_moved('18.7', $moved, 'our-topic.patch', qr/^\@\@ -14,2 \+14,3 \@\@/m);
 like(
 	slurp_file($main),
 	qr/^new line\n(?s:.*)^our_call\(\);$/m,
@@ -103,9 +109,9 @@ like(
 	qr/error: "nonsense" is neither a file nor a release/,
 	'so is what is no release');
 
-# --- a conflict, in another major version -------------------------------------------
+# --- a conflict ------------------------------------------------------------------------
 
-my $changed = $checkout->tarball('19.1',
+my $changed = $checkout->tarball('18.8',
 	'src/backend/main.c' => "new line\n" . $text =~
 	  s/^line 4\n\n/line four\nand more\n/mr);
 my $before = state_of_series();
@@ -143,16 +149,23 @@ is( $checkout->git('log', '-1', '--format=%s', 'lazydrop/upstream'),
 	'the tree is of the release before');
 
 # Again, and on.
+sub go_on
+{
+	my ($file, $contents) = @_;
+	ScratchCheckout::write_file($file, $contents);
+	$checkout->git('add', 'src/backend/main.c');
+	$checkout->git('-c', 'core.editor=true', 'rebase', '--continue');
+	($status, $out) = $checkout->run('export');
+	is($status, 0, 'export after git rebase --continue');
+	return;
+}
 ($status, $out) = $checkout->run('rebase', $changed);
 is($status, 1, 'the same conflict');
-ScratchCheckout::write_file($main,
+go_on($main,
 	"new line\n" . $text =~
 	  s/^line 4\n\n/line four\nour_call();\nand more\n/mr);
-$checkout->git('add', 'src/backend/main.c');
-$checkout->git('-c', 'core.editor=true', 'rebase', '--continue');
-($status, $out) = $checkout->run('export');
-is($status, 0, 'export after git rebase --continue');
-has_moved('19.1', $changed, qr/^ line four\n\+our_call\(\);\n and more$/m);
+has_moved('18.8', $changed, 'our-topic.patch',
+	qr/^ line four\n\+our_call\(\);\n and more$/m);
 
 # --- what cannot be moved to ---------------------------------------------------------
 
@@ -160,7 +173,7 @@ $before = state_of_series();
 ($status, $out) = $checkout->run(
 	'rebase',
 	$checkout->tarball(
-		'19.2', 'src/backend/storage/lazydrop/README' => "theirs\n"));
+		'18.9', 'src/backend/storage/lazydrop/README' => "theirs\n"));
 is($status, 1, 'a release that has a file of ours is refused');
 like($out, qr{already has the file "src/backend/storage/lazydrop/README"},
 	'it is named');
@@ -171,7 +184,7 @@ like($out, qr{hint:\s+M src/backend/main\.c}, 'they are named');
 $checkout->git('checkout', '-q', 'src/backend/main.c');
 is(state_of_series(), $before, 'and nothing has changed');
 
-# --- a version of the archive's ------------------------------------------------------
+# --- another major version, of the archive's ----------------------------------------
 
 # Let it offer a release, whose tarball is returned.
 sub offer
@@ -192,6 +205,7 @@ EOF
 	return $tarball;
 }
 
+# Its main.c is that of 18.6, so that the hunk there does not fit; the others do.
 my $offered = offer('17.9');
 ($status, $out) = $checkout->run('rebase', '17.8');
 is($status, 1, 'a version that the archive does not offer');
@@ -200,18 +214,69 @@ like(
 	qr/error: the archive has no PostgreSQL 17\.8.*17\.9/s,
 	'it says what is offered');
 is(state_of_series(), $before, 'nothing has changed');
+($status, $out) = $checkout->run('prepare', "--with-upstream=$offered");
+like(
+	$out,
+	qr/error: .* is PostgreSQL 17\.9, which is not served/,
+	'nor can it be built');
 ($status, $out) = $checkout->run('rebase', '17.9');
-is($status, 1, 'one that it does: with the same conflict, the other way');
-ScratchCheckout::write_file($main,
-	$text =~ s/^line 4$/line 4\nour_call();/mr);
-$checkout->git('add', 'src/backend/main.c');
-$checkout->git('-c', 'core.editor=true', 'rebase', '--continue');
-($status, $out) = $checkout->run('export');
-has_moved('17.9', $offered, qr/^\@\@ -13,2 \+13,3 \@\@/m);
+is($status, 1, 'one that it does: with a conflict');
+like(
+	$out,
+	qr{In \.pg/17/tree, edit.*run: PG_MAJOR=17 .*export}s,
+	'it says where to go on');
+is(state_of_series(), $before, 'nothing has changed');
+($status, $out) = $checkout->run('rebase', '17.9');
+is($status, 1, 'not from the beginning');
+like(
+	$out,
+	qr{error: \.pg/17/tree has a move to PostgreSQL 17 that has not been exported},
+	'so that no work is lost');
 
-$offered = offer('17.10', 'src/backend/main.c' => "// 17.10\n$text");
-($status, $out) = $checkout->run('rebase', '17.10');
-is($status, 0, 'the next one is fetched, too');
-has_moved('17.10', $offered, qr/^\@\@ -14,2 \+14,3 \@\@/m);
+{
+	local $checkout->{major} = 17;
+	($status, $out) = $checkout->run('prepare');
+	is( $out,
+		"prepare: error: PostgreSQL 17 is not served before it is exported\n",
+		'nor is it built yet');
+	go_on(
+		"$top/.pg/17/tree/src/backend/main.c",
+		$text =~ s/^line 4$/line 4\nour_call();/mr);
+	has_moved('17.9', $offered, '17/our-topic.patch',
+		qr/^\@\@ -13,2 \+13,3 \@\@/m);
+	is(join(' ', grep { !/^\./ } slurp_dir("$top/patches/17")),
+		'our-topic.patch', 'of what fits there is no copy');
+}
+like(
+	$checkout->read('upstream.conf'),
+	qr/^default = 18\n(?s:.*)^release_18 = 18\.8\n/m,
+	'the default is what it was');
+($status, $out) = $checkout->run('check');
+is($status, 0, 'check passes for both');
+like(
+	$out,
+	qr/^ok - PostgreSQL $_: the series applies, .* at its line$/m,
+	"with PostgreSQL $_") foreach 17, 18;
+like(
+	$out,
+	qr/^series on 17\.9: 2 patches, 3 upstream files, 3 hunks, 1 of its own,/m,
+	'what is its own is counted');
+$checkout->remove('.pg/cache', '.pg/17', '.pg/17.key');
+($status, $out) = $checkout->run('check');
+is($status, 0, 'check passes without its source');
+like($out, qr/^PostgreSQL 17 is not checked: its source is not at hand$/m,
+	'and says so');
+like($out, qr/^7 passed, 0 failed$/m, 'PostgreSQL 18 is checked');
+
+# What is its own moves on with it.
+$offered = offer('17.9');
+my $next = $checkout->tarball('17.10', 'src/backend/main.c' => "// x\n$text");
+{
+	local $checkout->{major} = 17;
+	($status, $out) = $checkout->run('rebase', $next);
+	is($status, 0, 'the next one');
+	has_moved('17.10', $next, '17/our-topic.patch',
+		qr/^\@\@ -14,2 \+14,3 \@\@/m);
+}
 
 done_testing();

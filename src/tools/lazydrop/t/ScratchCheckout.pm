@@ -38,7 +38,8 @@ my $real_top = "$FindBin::RealBin/../../../..";
 
 =item ScratchCheckout->new
 
-A checkout prepared for nothing yet.  Its fields: top, where it is.
+A checkout prepared for nothing yet.  Its fields: top, where it is; and, to be set by the
+test: major, PG_MAJOR of the tools; meson, the build directory of the Meson that calls them.
 
 =cut
 
@@ -61,10 +62,11 @@ sub new
 
 	my $tarball = $self->tarball('18.6');
 	$self->write('upstream.conf', <<"EOF");
-package = postgresql-18
-release = 18.6
-sha256 = @{[ Digest::SHA->new(256)->addfile($tarball)->hexdigest ]}
-tested = 18.6
+default = 18
+
+release_18 = 18.6
+sha256_18 = @{[ Digest::SHA->new(256)->addfile($tarball)->hexdigest ]}
+tested_18 = 18.6
 EOF
 	$self->write('src/backend/storage/lazydrop/lazydrop.c',
 		"int lazydrop;\n");
@@ -225,7 +227,9 @@ sub run
 	local @ENV{qw(GIT_AUTHOR_NAME GIT_COMMITTER_NAME)} = ('test', 'test');
 	local $ENV{GIT_CONFIG_GLOBAL} = "$self->{base}/gitconfig";
 	local @ENV{qw(GIT_AUTHOR_EMAIL GIT_COMMITTER_EMAIL)} = ('test', 'test');
-	delete local $ENV{LAZYDROP_CACHE};
+	delete local @ENV{qw(LAZYDROP_CACHE PG_MAJOR MESON_BUILD_ROOT)};
+	local $ENV{MESON_BUILD_ROOT} = $self->{meson} if $self->{meson};
+	local $ENV{PG_MAJOR} = $self->{major} if $self->{major};
 	my $out = '';
 	my @command =
 		$tool =~ m{^/|^(?:git|env)$}
@@ -240,8 +244,8 @@ sub run
 sub git
 {
 	my ($self, @args) = @_;
-	my ($status, $out) =
-	  $self->run('git', '-C', "$self->{top}/.pg/tree", @args);
+	my $dir = $self->{major} ? ".pg/$self->{major}/tree" : '.pg/tree';
+	my ($status, $out) = $self->run('git', '-C', "$self->{top}/$dir", @args);
 	croak "git @args failed: $out" if $status != 0;
 	return $out;
 }

@@ -10,6 +10,7 @@ AS 'MODULE_PATHNAME', 'pg_stat_lazydrop_reset'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 CREATE FUNCTION pg_stat_get_lazydrop(
+	OUT version text,
 	OUT pending_relations integer,
 	OUT pending_databases integer,
 	OUT max_pending integer,

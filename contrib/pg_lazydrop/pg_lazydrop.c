@@ -30,7 +30,7 @@
 
 PG_MODULE_MAGIC_EXT(
 					.name = "pg_lazydrop",
-					.version = PG_VERSION
+					.version = LAZYDROP_VERSION
 );
 
 PG_FUNCTION_INFO_V1(pg_stat_get_lazydrop);
@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 
-#define NUM_STAT_COLUMNS	24
+#define NUM_STAT_COLUMNS	25
 #define NUM_CACHE_COLUMNS	15
 #define NUM_PENDING_COLUMNS	9
 
@@ -95,6 +95,7 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 		elog(ERROR, "unexpected result type of pg_stat_get_lazydrop");
 	GetRoutines()->get_stats(&stats);
 
+	values[i++] = CStringGetTextDatum(stats.version);
 	values[i++] = Int32GetDatum(stats.pending_relations);
 	values[i++] = Int32GetDatum(stats.pending_databases);
 	values[i++] = Int32GetDatum(stats.max_pending);

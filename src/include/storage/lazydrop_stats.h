@@ -19,11 +19,16 @@
 #include "datatype/timestamp.h"
 #include "storage/relfilelocator.h"
 
+/* configure, meson.build and src/tools/lazydrop/deb read it as well */
+#define LAZYDROP_VERSION	"1.0"
+
 /*
  * All that lazydrop.stats and pg_stat_lazydrop show.
  */
 typedef struct LazyDropStats
 {
+	const char *version;		/* LAZYDROP_VERSION of the server */
+
 	/* what is pending now */
 	int			pending_relations;
 	int			pending_databases;
@@ -97,7 +102,7 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* to be raised when one of the structs changes, or what a function does */
-#define LAZYDROP_ROUTINES_VERSION	2
+#define LAZYDROP_ROUTINES_VERSION	3
 
 typedef struct LazyDropRoutines
 {

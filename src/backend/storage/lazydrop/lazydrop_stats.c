@@ -83,6 +83,7 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->headers_visited = stats->passes * NBuffers;
 	stats->last_pass_headers = stats->last_pass != 0 ? NBuffers : 0;
 
+	stats->version = LAZYDROP_VERSION;
 	stats->max_pending = LazyDropCtl->capacity;
 	stats->oldest_age_ms = oldest == 0 ? -1 : (LazyDropNow() - oldest) / 1000000;
 	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
@@ -199,8 +200,8 @@ LazyDropShowStats(void)
 	}
 	resetStringInfo(&buf);
 
-	appendStringInfo(&buf, "{\"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
-					 stats.pending_relations, stats.pending_databases,
+	appendStringInfo(&buf, "{\"version\": \"%s\", \"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
+					 stats.version, stats.pending_relations, stats.pending_databases,
 					 stats.max_pending);
 	appendStringInfo(&buf, ", \"pending_files\": " INT64_FORMAT ", \"pending_bytes\": " INT64_FORMAT,
 					 stats.pending_files, stats.pending_bytes);

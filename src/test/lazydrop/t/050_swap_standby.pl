@@ -68,7 +68,7 @@ is(check($standby), 'UNKNOWN', 'the check knows stock');
 $standby->stop;
 start_as($standby, 'fork');
 like($standby->safe_psql('postgres', 'SHOW server_version'),
-	qr/\(LazyDrop\)/, 'the standby is LazyDrop');
+	qr/\(LazyDrop \d/, 'the standby is LazyDrop');
 is( $standby->safe_psql('postgres', 'SHOW server_version_num'),
 	$primary->safe_psql('postgres', 'SHOW server_version_num'),
 	'of the same version');

@@ -24,6 +24,9 @@ help:
 $(automatic):
 	+@src/tools/lazydrop/auto $@
 
+deb check-packages bench-packages:
+	@src/tools/lazydrop/deb $(filter --%,$(@:%-packages=--%))
+
 # Goals that upstream has, and any other: what to do, and an error.
 .DEFAULT:
 	@echo 'You need to run ./configure first; see README.md.' >&2
@@ -32,7 +35,7 @@ $(automatic):
 # not to be looked for by the rule above
 Makefile: ;
 
-.PHONY: help $(automatic)
+.PHONY: help $(automatic) deb check-packages bench-packages
 
 # They share the prepared tree and, as root, the copy of the checkout.
 .NOTPARALLEL:

@@ -12,14 +12,18 @@
 #   make check-world   upstream's whole test suite, and ours
 #   make check         a few minutes' worth of it
 #   make bench         the fork against PostgreSQL itself; see bench/README.md
+#   make patroni       the same in a cluster under Patroni; see bench/patroni/README.md
+#   make deb           the fork as a package beside Debian's own, in dist/
+#   make check-packages  it is built again, installed, used, removed
+#   make bench-packages  it is compared with Debian's; see bench/README.md
 #
 # PG_MAJOR=17 chooses PostgreSQL 17; UPSTREAM=TARBALL|DIR names PostgreSQL's source.
 
-automatic = demo docs check check-world bench
+automatic = demo docs check check-world bench patroni
 
 help:
-	@echo 'make demo, make docs, make check, make check-world and make bench do everything by'
-	@echo 'themselves; to build and install, run ./configure first (see README.md).'
+	@echo 'make demo, make docs, make check, make check-world, make bench and make patroni do'
+	@echo 'everything by themselves; to build and install, run ./configure first (see README.md).'
 
 $(automatic):
 	+@src/tools/lazydrop/auto $@

@@ -21,7 +21,7 @@ use Exporter 'import';
 use LazyDropResults qw(median by_size in_order keys_of scenarios_of);
 use List::Util      qw(max min uniq);
 
-our @EXPORT_OK = qw(plot);
+our @EXPORT_OK = qw(plot quote compact_svg);
 
 =pod
 

@@ -1,0 +1,752 @@
+# Copyright (c) 2026, LazyDrop developers
+
+=pod
+
+=head1 NAME
+
+LazyDropPatroni - three members under Patroni, and etcd, for bench/patroni/run
+
+=head1 DESCRIPTION
+
+A member is a "machine": a folder with a data directory, in which one Patroni and what it
+starts run.  All processes of a machine have their working directory in that folder, and
+no other process has, so they are found by it: Patroni puts its postmaster in a session of
+its own, and a process group does not have them all.  In the same way, all that belongs to
+a cluster is found by the folder of the cluster.
+
+=cut
+
+package LazyDropPatroni;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd        qw(abs_path);
+use File::Path qw(make_path remove_tree);
+use HTTP::Tiny;
+use IO::Handle;
+use IO::Socket::INET;
+use IPC::Open3;
+use JSON::PP;
+use POSIX       ();
+use Time::HiRes qw(time usleep);
+
+my $host = '127.0.0.1';
+my $superuser = 'postgres';
+my $replicator = 'replicator';
+
+=pod
+
+=over
+
+=item find_program($name, $tools)
+
+Path of "patroni" or "etcd": in a folder that src/tools/lazydrop/fetch-tools has filled, or
+where packages put it.  Otherwise it dies with a message and, in a second line, a hint that
+names the package.
+
+=cut
+
+my %package = (patroni => 'patroni', etcd => 'etcd-server');
+
+sub find_program
+{
+	my ($name, $tools) = @_;
+	my @places =
+	  defined $tools
+	  ? "$tools/bin"
+	  : (split(/:/, $ENV{PATH} // ''), '/usr/bin', '/usr/local/bin');
+	my ($found) = grep { -f && -x } map { "$_/$name" } @places;
+	return $found if defined $found;
+	die "there is no \"$name\" in \"$tools/bin\"\n",
+	  "src/tools/lazydrop/fetch-tools --patroni puts it there.\n"
+	  if defined $tools;
+	die "there is no \"$name\"\n",
+	  "Debian's package $package{$name} has it; without installing it: src/tools/lazydrop/fetch-tools --patroni DIRECTORY, and --tools=DIRECTORY.\n";
+}
+
+=pod
+
+=item check_release($patroni, $release)
+
+Die if Patroni is so old that it does not know a release of PostgreSQL.
+
+=cut
+
+sub check_release
+{
+	my ($patroni, $release) = @_;
+	open(my $fh, '-|', $patroni, '--version')
+	  or die "could not run \"$patroni\": $!\n";
+	my ($version) = (<$fh> // '') =~ /(\d+\.\d+\.\d+)$/
+	  or die "\"$patroni\" does not tell its version\n";
+	close($fh);
+	my ($x, $y, $z) = split /\./, $version;
+	die "Patroni $version does not know PostgreSQL $release\n",
+	  "4.0.7 is the first that knows 18; src/tools/lazydrop/fetch-tools --patroni DIRECTORY has one, for --tools=DIRECTORY.\n"
+	  if $release =~ /^18/ && 1e4 * $x + 100 * $y + $z < 40007;
+	return;
+}
+
+=pod
+
+=item new($class, %properties)
+
+"directory", an empty folder, and "log", one that outlasts it; "patroni" and "etcd",
+programs; "prefix", a hash of installations by name; "parameters", a hash of settings of
+all members; "timeout", seconds after which what is awaited has failed; "names" of the
+members; "check", a function that is called while something is awaited.
+
+=cut
+
+sub new
+{
+	my ($class, %self) = @_;
+	my $self = bless {%self}, $class;
+	make_path($self->{directory}, $self->{log});
+	$self->{directory} = abs_path($self->{directory});
+	$self->{password} =
+	  join('', map { sprintf '%02x', $_ } unpack('C16', random_bytes(16)));
+	$self->{http} = HTTP::Tiny->new(timeout => 10);
+	$self->{patient} = HTTP::Tiny->new(timeout => $self->{timeout});
+	my %taken;
+	$self->{etcd_port} = free_port(\%taken);
+	$self->{etcd_peer_port} = free_port(\%taken);
+
+	foreach my $name (@{ $self->{names} })
+	{
+		my $folder = "$self->{directory}/$name";
+		make_path($folder);
+		$self->{members}{$name} = {
+			name => $name,
+			folder => $folder,
+			data => "$folder/data",
+			log => "$self->{log}/$name.log",
+			port => free_port(\%taken),
+			rest => free_port(\%taken)
+		};
+	}
+	return $self;
+}
+
+sub random_bytes
+{
+	my ($n) = @_;
+	open(my $fh, '<:raw', '/dev/urandom')
+	  or die "could not open \"/dev/urandom\": $!\n";
+	read($fh, my $bytes, $n) == $n
+	  or die "could not read \"/dev/urandom\"\n";
+	return $bytes;
+}
+
+# Below the range from which the kernel takes ports of connections: it must be free again
+# after a member has been down.
+sub free_port
+{
+	my ($taken) = @_;
+	foreach (1 .. 1000)
+	{
+		my $port = 10200 + int(rand(22000));
+		next if $taken->{$port}++;
+		my $socket = IO::Socket::INET->new(
+			LocalAddr => $host,
+			LocalPort => $port,
+			Proto => 'tcp',
+			Listen => 1) or next;
+		close($socket);
+		return $port;
+	}
+	die "there is no free port\n";
+}
+
+sub member
+{
+	my ($self, $name) = @_;
+	return $self->{members}{$name};
+}
+
+=pod
+
+=back
+
+=head1 PROCESSES
+
+=over
+
+=item processes_in($folder)
+
+Processes that work below a folder, without zombies.
+
+=item kill_all_in($folder, $seconds)
+
+Kill them with SIGKILL until there are none; returns whether that was reached in time.
+
+=cut
+
+sub processes_in
+{
+	my ($folder) = @_;
+	my @found;
+	opendir(my $proc, '/proc') or die "could not open \"/proc\": $!\n";
+	foreach my $pid (grep { /^\d+$/ && $_ != $$ } readdir($proc))
+	{
+		# Nothing can be read of processes of other users, and of those that are gone.
+		my $where = readlink("/proc/$pid/cwd") // next;
+		push @found, $pid if "$where/" =~ m{^\Q$folder\E/};
+	}
+	closedir($proc);
+	return @found;
+}
+
+sub kill_all_in
+{
+	my ($folder, $seconds) = @_;
+	my $give_up = time + $seconds;
+	while (my @pids = processes_in($folder))
+	{
+		kill 'KILL', @pids;
+		return 0 if time > $give_up;
+		usleep(20_000);
+	}
+	return 1;
+}
+
+=pod
+
+=item end_all_in($folder)
+
+End everything that works below a cluster's folder.  Servers are stopped by an immediate
+shutdown, because killed ones would leave shared memory.
+
+=item start_program($folder, $log, @command)
+
+Start a program there, in a session of its own, so that Ctrl-C does not reach it.  Returns
+its process ID.
+
+=cut
+
+sub end_all_in
+{
+	my ($folder) = @_;
+	my (%server, %data);
+	foreach my $pid (processes_in($folder))
+	{
+		my $where = readlink("/proc/$pid/cwd") // next;
+		next unless -e "$where/postmaster.pid";
+		$server{$pid} = 1;
+		$data{$where} = 1;
+	}
+	kill 'KILL', grep { !$server{$_} } processes_in($folder);
+	kill 'CONT', keys %server;
+	foreach my $where (keys %data)
+	{
+		open(my $fh, '<', "$where/postmaster.pid") or next;
+		my ($pid) = (<$fh> // '') =~ /^(\d+)$/;
+		kill 'QUIT', $pid if $pid && $server{$pid};
+	}
+	my $give_up = time + 10;
+	usleep(20_000) while processes_in($folder) && time < $give_up;
+	return kill_all_in($folder, 60);
+}
+
+sub start_program
+{
+	my ($folder, $log, @command) = @_;
+	my $pid = fork() // die "could not fork: $!\n";
+	return $pid if $pid;
+	my $done = eval {
+		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT TERM PIPE __DIE__);
+		POSIX::setsid();
+		chdir($folder) or die "could not change to \"$folder\": $!\n";
+		open(STDIN, '<', '/dev/null') or die "$!\n";
+		open(STDOUT, '>>', $log) or die "could not open \"$log\": $!\n";
+		open(STDERR, '>&', \*STDOUT) or die "$!\n";
+		no warnings 'exec';
+		exec { $command[0] } @command
+		  or die "could not run \"$command[0]\": $!\n";
+	};
+	print STDERR $@;
+	POSIX::_exit(127);
+}
+
+=pod
+
+=item start_etcd(), start_member($name, $kind), stop_member($name)
+
+Start etcd, and await that it answers.  Start Patroni with the programs of an installation.
+Have Patroni stop its server, and await that nothing of that machine runs any more.
+
+=item kill_machine($name), kill_postmaster($name)
+
+SIGKILL for all processes of a machine, or for the postmaster only.
+
+=cut
+
+sub start_etcd
+{
+	my ($self) = @_;
+	my $folder = "$self->{directory}/etcd";
+	make_path($folder);
+	my ($client, $peer) =
+	  map { "http://$host:$_" } @$self{qw(etcd_port etcd_peer_port)};
+	$self->{etcd_log} = "$self->{log}/etcd.log";
+	$self->{etcd_pid} = start_program(
+		$folder,
+		$self->{etcd_log},
+		$self->{etcd},
+		'--name' => 'e1',
+		'--data-dir' => "$folder/data",
+		'--listen-client-urls' => $client,
+		'--advertise-client-urls' => $client,
+		'--listen-peer-urls' => $peer,
+		'--initial-advertise-peer-urls' => $peer,
+		'--initial-cluster' => "e1=$peer");
+	$self->wait_for('etcd answers',
+		sub { $self->{http}->get("$client/health")->{success} });
+	return;
+}
+
+sub configuration
+{
+	my ($self, $member) = @_;
+	my $true = JSON::PP::true;
+	return {
+		scope => 'lazydrop',
+		name => $member->{name},
+		restapi => {
+			listen => "$host:$member->{rest}",
+			connect_address => "$host:$member->{rest}"
+		},
+		etcd3 => { hosts => ["$host:$self->{etcd_port}"] },
+		bootstrap => {
+			# ttl cannot be less than 20.
+			dcs => {
+				ttl => 20,
+				loop_wait => 1,
+				retry_timeout => 5,
+				maximum_lag_on_failover => 1024**3,
+				primary_start_timeout => 0,
+				synchronous_mode => $true,
+				synchronous_node_count => @{ $self->{names} } - 1,
+				postgresql => {
+					use_pg_rewind => $true,
+					use_slots => $true,
+					parameters => $self->{parameters}
+				}
+			},
+			initdb =>
+			  [ { encoding => 'UTF8' }, { locale => 'C' }, 'data-checksums' ]
+		},
+		postgresql => {
+			listen => "$host:$member->{port}",
+			connect_address => "$host:$member->{port}",
+			data_dir => $member->{data},
+			bin_dir => "$self->{prefix}{$member->{kind}}/bin",
+			pgpass => "$member->{folder}/pgpass",
+			authentication => {
+				superuser =>
+				  { username => $superuser, password => $self->{password} },
+				replication =>
+				  { username => $replicator, password => $self->{password} }
+			},
+			basebackup => [ { checkpoint => 'fast' } ],
+			parameters => {
+				unix_socket_directories => '',
+				password_encryption => 'scram-sha-256'
+			},
+			pg_hba => [
+				map { "host $_ $host/32 scram-sha-256" } 'all all',
+				"replication $replicator"
+			]
+		}
+	};
+}
+
+sub start_member
+{
+	my ($self, $name, $kind) = @_;
+	my $member = $self->member($name);
+	$member->{kind} = $kind if defined $kind;
+	my $file = "$member->{folder}/patroni.yml";
+
+	# What is JSON is YAML.
+	my $old = umask(0077);
+	open(my $fh, '>', $file) or die "could not create \"$file\": $!\n";
+	print $fh JSON::PP->new->canonical->pretty->encode(
+		$self->configuration($member));
+	close($fh) or die "could not write \"$file\": $!\n";
+	umask($old);
+	$member->{pid} = start_program($member->{folder}, $member->{log},
+		$self->{patroni}, $file);
+	return;
+}
+
+# Nothing of a machine is left.
+sub gone
+{
+	my ($self, $member) = @_;
+	if ($member->{pid} && waitpid($member->{pid}, POSIX::WNOHANG()) != 0)
+	{
+		$member->{pid} = undef;
+	}
+	return !$member->{pid} && !processes_in($member->{folder});
+}
+
+sub stop_member
+{
+	my ($self, $name) = @_;
+	my $member = $self->member($name);
+	my $pid = $member->{pid} or die "$name does not run\n";
+	kill 'TERM', $pid;
+	$member->{stopping} = 1;
+	$self->wait_for("$name stops", sub { $self->gone($member) });
+	$member->{stopping} = 0;
+	return;
+}
+
+sub kill_machine
+{
+	my ($self, $name) = @_;
+	my $member = $self->member($name);
+	kill_all_in($member->{folder}, $self->{timeout})
+	  or die "the processes of $name do not end\n";
+	waitpid($member->{pid}, 0);
+	$member->{pid} = undef;
+	return;
+}
+
+sub kill_postmaster
+{
+	my ($self, $name) = @_;
+	my $file = $self->member($name)->{data} . '/postmaster.pid';
+	open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
+	my ($pid) = (<$fh> // '') =~ /^(\d+)$/
+	  or die "there is no process ID in \"$file\"\n";
+	close($fh);
+	kill('KILL', $pid) == 1 or die "could not kill $pid: $!\n";
+	return;
+}
+
+=pod
+
+=item wait_for($what, $condition [, $seconds])
+
+Wait until a function returns true, and return that.  It dies after the time limit, and
+when a program has ended that should run.
+
+=cut
+
+sub wait_for
+{
+	my ($self, $what, $condition, $seconds) = @_;
+	my $give_up = time + ($seconds // $self->{timeout});
+	while (1)
+	{
+		my $result = $condition->();
+		return $result if $result;
+		$self->check_processes;
+		$self->{check}->();
+		die sprintf("not within %d s: %s\n",
+			$seconds // $self->{timeout}, $what)
+		  if time > $give_up;
+		usleep(50_000);
+	}
+	return;
+}
+
+sub check_processes
+{
+	my ($self) = @_;
+	if ($self->{etcd_pid}
+		&& waitpid($self->{etcd_pid}, POSIX::WNOHANG()) != 0)
+	{
+		$self->{etcd_pid} = undef;
+		die "etcd has ended; its log is \"$self->{etcd_log}\"\n";
+	}
+	foreach my $member (values %{ $self->{members} })
+	{
+		next if !$member->{pid} || $member->{stopping};
+		next if waitpid($member->{pid}, POSIX::WNOHANG()) == 0;
+		$member->{pid} = undef;
+		die
+		  "Patroni of $member->{name} has ended; its log is \"$member->{log}\"\n";
+	}
+	return;
+}
+
+=pod
+
+=back
+
+=head1 SERVERS
+
+=over
+
+=item connstr(@names)
+
+Connection string, of several members for the one of them that can be written to.
+
+=item psql_command($connstr, @options), environment()
+
+What runs psql; what it needs in its environment.
+
+=item psql($name, \@options [, %options])
+
+Run psql on a member; returns what it prints, or undef if it fails.  Options: "must", die
+then; "local", synchronous_commit is so.
+
+=item sql($name, $sql [, %options])
+
+The same with a command.
+
+=item start_psql($name, @options)
+
+Start psql on a member, and do not look after it.
+
+=cut
+
+sub connstr
+{
+	my ($self, @names) = @_;
+	my @ports = map { $self->member($_)->{port} } @names;
+	return
+		'host='
+	  . join(',', ($host) x @ports)
+	  . ' port='
+	  . join(',', @ports)
+	  . " user=$superuser connect_timeout=5 application_name=bench"
+	  . (@ports > 1 ? ' target_session_attrs=read-write' : '');
+}
+
+sub environment
+{
+	my ($self) = @_;
+	return (PGPASSWORD => $self->{password});
+}
+
+# psql of the fork and of stock are the same.
+sub psql_command
+{
+	my ($self, $connstr, @options) = @_;
+	my ($prefix) = map { $self->{prefix}{$_} } sort keys %{ $self->{prefix} };
+	return ("$prefix/bin/psql", '-XAt', '-v', 'ON_ERROR_STOP=1',
+		'-d', $connstr, @options);
+}
+
+sub psql
+{
+	my ($self, $name, $options, %option) = @_;
+	local %ENV = (%ENV, $self->environment);
+	$ENV{PGOPTIONS} = '-c synchronous_commit=local' if $option{local};
+	open(my $null, '<', '/dev/null') or die "$!\n";
+	open(my $log, '>>', "$self->{log}/psql.log") or die "$!\n";
+	my $pid = open3(
+		'<&' . fileno($null),
+		my $out,
+		'>&' . fileno($log),
+		$self->psql_command(
+			$self->connstr($name) . ' dbname=postgres',
+			'-q', @$options));
+	my $text = do { local $/; <$out> };
+	waitpid($pid, 0);
+
+	if ($? != 0)
+	{
+		die
+		  "psql on $name failed (see \"$self->{log}/psql.log\"): @$options\n"
+		  if $option{must};
+		return undef;
+	}
+	$text //= '';
+	chomp $text;
+	return $text;
+}
+
+sub sql
+{
+	my ($self, $name, $sql, %option) = @_;
+	return $self->psql($name, [ '-c', $sql ], %option);
+}
+
+sub start_psql
+{
+	my ($self, $name, @options) = @_;
+	local %ENV = (%ENV, $self->environment);
+	start_program(
+		$self->{directory},
+		"$self->{log}/psql.log",
+		$self->psql_command(
+			$self->connstr($name) . ' dbname=postgres',
+			'-q', @options));
+	return;
+}
+
+=pod
+
+=item pending_on($name), drain($name)
+
+Bytes of files that are pending on a member that runs the fork.  Have its worker remove them
+without its usual delay, await that, and await that it keeps to its delay again; for that,
+something must be dropped meanwhile.
+
+=cut
+
+sub stat_of
+{
+	my ($self, $name, $stat) = @_;
+	return $self->sql(
+		$name,
+		"SELECT coalesce(current_setting('lazydrop.stats')::json->>'$stat', '0')",
+		must => 1);
+}
+
+sub pending_on
+{
+	my ($self, $name) = @_;
+	return $self->stat_of($name, 'pending_bytes');
+}
+
+sub drain
+{
+	my ($self, $name) = @_;
+	my $set = sub {
+		$self->psql(
+			$name,
+			[
+				'-c' => "ALTER SYSTEM $_[0]",
+				'-c' => 'SELECT pg_reload_conf()'
+			],
+			must => 1);
+	};
+	$set->('SET lazydrop.pass_delay = 0');
+	$self->wait_for("$name has nothing pending",
+		sub { $self->pending_on($name) < 1024**2 });
+	$set->('RESET lazydrop.pass_delay');
+	$self->wait_for("$name lets drops gather",
+		sub { $self->stat_of($name, 'oldest_age_ms') > 2000 });
+	return;
+}
+
+=pod
+
+=item leader()
+
+Name of the member that has the leader's key and runs as primary, as Patroni says, or
+undef.
+
+=item post($name, $path, \%body)
+
+A request to Patroni's REST API of a member; returns what it says.  It dies if that refuses
+it.
+
+=cut
+
+sub url
+{
+	my ($self, $name, $path) = @_;
+	return "http://$host:" . $self->member($name)->{rest} . "/$path";
+}
+
+sub leader
+{
+	my ($self) = @_;
+	my @found;
+	foreach my $name (@{ $self->{names} })
+	{
+		next unless $self->member($name)->{pid};
+		push @found, $name
+		  if $self->{http}->get($self->url($name, 'primary'))->{status} ==
+		  200;
+	}
+	return @found == 1 ? $found[0] : undef;
+}
+
+sub post
+{
+	my ($self, $name, $path, $body) = @_;
+	my $answer = $self->{patient}->post(
+		$self->url($name, $path),
+		{
+			content => encode_json($body),
+			headers => { 'Content-Type' => 'application/json' }
+		});
+	die
+	  "Patroni of $name refuses /$path: $answer->{status} $answer->{content}\n"
+	  unless $answer->{success};
+	return $answer->{content};
+}
+
+=pod
+
+=item wait_for_leader($what, @not)
+
+Wait for a leader other than those, and return its name.
+
+=item wait_until_whole($what)
+
+Wait until there is a leader, and all other members are streaming, are synchronous standbys, and
+have replayed what the leader had written at the beginning; each runs the program that it
+should run.  Returns the leader's name.
+
+=cut
+
+sub others
+{
+	my ($self, $name) = @_;
+	return grep { $_ ne $name } @{ $self->{names} };
+}
+
+sub wait_for_leader
+{
+	my ($self, $what, @not) = @_;
+	return $self->wait_for(
+		"$what: a leader",
+		sub {
+			my $leader = $self->leader // return undef;
+			return (grep { $_ eq $leader } @not) ? undef : $leader;
+		});
+}
+
+sub wait_until_whole
+{
+	my ($self, $what) = @_;
+	my ($leader, $position);
+	$self->wait_for(
+		"$what: the cluster is whole",
+		sub {
+			my $now = $self->leader // return 0;
+			if (!defined $leader || $leader ne $now)
+			{
+				$position =
+				  $self->sql($now, 'SELECT pg_current_wal_flush_lsn()')
+				  // return 0;
+				$leader = $now;
+			}
+			my $names = join(' ', sort $self->others($leader));
+			return (
+				$self->sql(
+					$leader,
+					qq{SELECT coalesce(string_agg(application_name, ' ' ORDER BY application_name COLLATE "C"), '')
+					FROM pg_stat_replication WHERE state = 'streaming'
+					AND sync_state IN ('sync', 'quorum') AND replay_lsn >= '$position'}
+				) // '') eq $names;
+		});
+	foreach my $name (@{ $self->{names} })
+	{
+		my $kind = $self->sql(
+			$name,
+			q{SELECT CASE WHEN coalesce(current_setting('lazydrop.stats', true), '') = ''
+				THEN 'stock' ELSE 'fork' END}, must => 1);
+		my $wanted = $self->member($name)->{kind};
+		die "$name runs $kind, and should run $wanted\n" if $kind ne $wanted;
+	}
+	return $leader;
+}
+
+=pod
+
+=back
+
+=cut
+
+1;

@@ -329,6 +329,8 @@ my @bars = (
 						'tpcb-like; cached',
 						'select-only; 4 times',
 						'tpcb-like; 4 times',
+						'lookups by key; exponent 0.8',
+						'lookups by key; exponent 1.1',
 						'count(*); half',
 						'count(*); twice',
 						'VACUUM; half',

@@ -3,7 +3,8 @@
 
 # Asks: what does lazydrop.scan_resistance cost where it gains nothing, and what does
 # lazydrop.advisor cost?  pgbench select-only and
-# TPC-B-like with all in shared_buffers; both with a table of four times shared_buffers;
+# TPC-B-like with all in shared_buffers; both with a table of four times shared_buffers; Zipfian
+# lookups in that, of two sessions, each a statement, so that no client is waited for;
 # count(*) and VACUUM of tables of half and twice shared_buffers; CREATE INDEX; pgbench -i.  Each
 # begins with a new server, and shared_buffers full of pgbench's accounts.  The servers take turns,
 # a second each, in an order that changes, because the speed of a machine does; the median of a
@@ -51,6 +52,25 @@ sub builtin_load
 			'-c' => 2,
 			'-j' => 2,
 			'-T' => 1);
+	};
+}
+
+# Lookups each second by a key that has a Zipfian distribution, one for each page of the table.
+sub zipf_load
+{
+	my ($s) = @_;
+	my $pages = 4 * 128 * megabytes($small);
+	my $rows = int($scale * 100_000 / $pages);
+	my $lookups = $opt{quick} ? 10_000 : 250_000;
+	my $query = sprintf(
+		'SELECT count(abalance) FROM (SELECT %d * %s AS aid FROM generate_series(1, %d) OFFSET 0) AS k JOIN pgbench_accounts USING (aid);',
+		$rows, zipf_sql($s, $pages), $lookups);
+	return sub {
+		my ($node) = @_;
+		expect_plan($node, '', $query,
+			qr/Nested Loop.*Index Scan using pgbench_accounts_pkey /s);
+		return $lookups
+		  * pgbench($node, $query, '-c' => 2, '-j' => 2, '-t' => 1);
 	};
 }
 
@@ -203,6 +223,12 @@ my @cases = (
 				[ "$_; 4 times", $small, 'throughput', 'tps', $load ])
 		} qw(select-only tpcb-like)),
 	(   map {
+			[
+				"lookups by key; exponent $_", $small,
+				'throughput', 'lookups/s', zipf_load($_)
+			]
+		} (0.8, 1.1)),
+	(   map {
 			my ($name, $megabytes) = ($_, $table{$_});
 			map {
 				[
@@ -287,6 +313,9 @@ scenario 'scan-resistance-cost' => (
 					shared_buffers => $size,
 					max_wal_size => '2GB',
 					wal_keep_size => '0',
+					enable_hashjoin => 'off',
+					enable_mergejoin => 'off',
+					enable_memoize => 'off',
 					max_parallel_workers_per_gather => '0',
 					max_parallel_maintenance_workers => '0');
 				pgbench_init($node, $scale);

@@ -56,7 +56,9 @@ my %extension = (
 			CREATE EXTENSION pg_partman SCHEMA partman;
 			CREATE TABLE m (at timestamptz NOT NULL, i int, t text) PARTITION BY RANGE (at);
 			CREATE INDEX ON m (at);
-			SELECT partman.create_partition('public.m', 'at', '1 day', p_premake => 1,
+			SELECT coalesce(to_regproc('partman.create_partition'),
+				to_regproc('partman.create_parent')) AS make \\gset
+			SELECT :make('public.m', 'at', '1 day', p_premake => 1,
 				p_default_table => false,
 				p_start_partition => (now() - interval '$chunks days')::text);
 			$rows},

@@ -213,6 +213,7 @@ is( join(' ', $checkout->state),
 	open(my $lock, '>>', "$top/.pg/lock") or die "could not open lock: $!";
 	flock($lock, LOCK_EX) or die "could not lock: $!";
 	my $said = '';
+	delete local @ENV{qw(LAZYDROP_CACHE PG_MAJOR MESON_BUILD_ROOT)};
 	my $other = IPC::Run::start(
 		["$top/src/tools/lazydrop/prepare"],
 		'>&' => \$said,

@@ -15,6 +15,7 @@
 #   make patroni       the same in a cluster under Patroni; see bench/patroni/README.md
 #   make deb           the fork as a package beside Debian's own, in dist/
 #   make check-packages  it is built again, installed, used, removed
+#   make installcheck-packages  Debian's own test suites are run with it
 #   make bench-packages  it is compared with Debian's; see bench/README.md
 #
 # PG_MAJOR=17 chooses PostgreSQL 17; UPSTREAM=TARBALL|DIR names PostgreSQL's source.
@@ -28,7 +29,7 @@ help:
 $(automatic):
 	+@src/tools/lazydrop/auto $@
 
-deb check-packages bench-packages:
+deb check-packages installcheck-packages bench-packages:
 	@src/tools/lazydrop/deb $(filter --%,$(@:%-packages=--%))
 
 # Goals that upstream has, and any other: what to do, and an error.
@@ -39,7 +40,7 @@ deb check-packages bench-packages:
 # not to be looked for by the rule above
 Makefile: ;
 
-.PHONY: help $(automatic) deb check-packages bench-packages
+.PHONY: help $(automatic) deb check-packages installcheck-packages bench-packages
 
 # They share the prepared tree and, as root, the copy of the checkout.
 .NOTPARALLEL:

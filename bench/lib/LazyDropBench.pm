@@ -687,14 +687,17 @@ sub time_resumed_replay
 	# One session, so that asking takes little; a function that loops would hold a
 	# snapshot that conflicts with replay.  A query may, too, even the one that resumes it:
 	# if replay was held for longer than max_standby_streaming_delay, it is canceled at
-	# once.  By then replay goes on, and how far it is can be asked again.
+	# once.  By then replay goes on, and how far it is can be asked again.  Asking leaves
+	# replay the processor, and a session may last longer than a query.
 	my $session = $standby->background_psql('postgres', on_error_stop => 0);
+	$session->set_query_timer_restart();
 	$session->query_safe('SELECT 1');
 	my $began = time;
 	$session->query('SELECT pg_wal_replay_resume()');
 	while (
 		$session->query("SELECT pg_last_wal_replay_lsn() >= '$end'") ne 't')
 	{
+		usleep(1_000);
 	}
 	my $took = time - $began;
 	$session->quit;

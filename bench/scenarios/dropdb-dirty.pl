@@ -7,7 +7,7 @@
 # Asks: how long does it take with 0, 1 and 4 GB of other databases' buffers dirty, and
 # fsync on?
 #
-# Expected: stock writes them all; the fork takes at most 75 ms whatever is dirty.
+# Expected: stock writes them all; the fork takes at most 75 ms, however much is dirty.
 
 use strict;
 use warnings FATAL => 'all';

@@ -98,7 +98,7 @@ my $gone =
 my $harmless =
   qr/no unpinned buffers|starting batch while batch already in progress|deadlock detected|being accessed by other users|canceling statement|too many clients|remaining connection slots|is not currently accepting connections|no empty local buffer|column used by a view/;
 
-# What nobody must ever see.
+# What a server must never say.
 my $harmful =
   qr{could not (open|read|write|fsync|extend|stat|truncate|access|create) [^\n]*"?(base|global|pg_tblspc)/|invalid page|page verification failed|unexpected zero page|could not read blocks};
 
@@ -382,7 +382,7 @@ sub transaction
 	}
 	else
 	{
-		# Whatever drops is durable, even so.
+		# A drop is durable, even so.
 		my $first =
 		  (grep { !/^DROP TABLE/ } @sql)
 		  ? ''

@@ -81,7 +81,7 @@ $node->safe_psql('postgres', 'CREATE DATABASE new');
 my $oid = $node->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname = 'new'});
 is($oid, $oids[-1] + 1, 'nor is the OID of a database that is pending');
-is(stats($node)->{reuse_waits}, $waits, 'so nobody had to settle');
+is(stats($node)->{reuse_waits}, $waits, 'so no process had to settle');
 
 release($node, 'lazydrop-worker');
 wait_for_stats($node,

@@ -84,7 +84,7 @@ my $cached = qq{
 	WHERE relfilenode = $number AND reltablespace =
 		(SELECT oid FROM pg_tablespace WHERE spcname = 'there')};
 cmp_ok($standby->safe_psql('postgres', $cached),
-	'>', 0, 'the standby has pages of a table that nobody has');
+	'>', 0, 'the standby has pages of a table that is nowhere else');
 $primary->start;
 rmtree($primary->data_dir . '/' . ($path =~ s{/\d+$}{}r));
 $primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');

@@ -419,7 +419,7 @@ SKIP:
 		q{SELECT injection_points_detach('lazydrop-forgotten')});
 	wait_for_nothing($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	pass('and nobody waits for it');
+	pass('and no process waits for it');
 	$node->restart;
 }
 

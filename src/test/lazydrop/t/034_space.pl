@@ -215,7 +215,7 @@ $node->safe_psql('postgres',
 	'CREATE TABLE other (a text) TABLESPACE ts; ALTER TABLE other ALTER a SET STORAGE plain'
 );
 others_make_space(
-	'somebody who needs some, too',
+	'another process that needs some',
 	sub {
 		# small enough to be removed at once
 		drop_large_database(50);

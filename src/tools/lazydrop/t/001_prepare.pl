@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A stale or half-made source tree must never be built, an edit that somebody
-# made in it must never be lost, and whatever is wrong with the source that is
-# offered must be said in one clear error that leaves nothing behind.
+# A stale or half-made source tree must never be built, an edit in it must never
+# be lost, and a fault in the source that is offered must be said in one clear
+# error that leaves nothing behind.
 
 use strict;
 use warnings FATAL => 'all';

@@ -691,9 +691,10 @@ my $copies = 0;
 # relations in them with the numbers that they had on the old one.  Catalogs of the
 # new server's template1 and postgres have been given numbers out of the same range
 # before; so the names of what is pending come back, as databases and as relations.
+# The old server may have the fork's extension.
 sub upgrade
 {
-	my ($old, $mode, $contents, $numbers) = @_;
+	my ($old, $mode, $contents, $numbers, $has_extension) = @_;
 	my $copy = ++$copies;
 	my $directory = "$scratch/old$copy";
 	my $tablespace = "$scratch/tablespace$copy";
@@ -766,6 +767,10 @@ sub upgrade
 	$new->start;
 	is_deeply(contents($new, users_only => 1),
 		$contents, "pg_upgrade $mode: has the contents");
+	is( $new->safe_psql(
+			'other', 'SELECT count(pending_relations) FROM pg_stat_lazydrop'),
+		1,
+		"pg_upgrade $mode: has the extension") if $has_extension;
 	$new->command_ok(
 		[
 			'vacuumdb', '--all',
@@ -809,6 +814,9 @@ foreach my $old_bindir (@old_bindirs)
 		"autovacuum = off\nlazydrop.pass_delay = 60s");
 	$old->start;
 	create_schema($old);
+	my $old_is_fork =
+	  $old->safe_psql('postgres', 'SELECT version()') =~ /LazyDrop/;
+	$old->safe_psql('other', 'CREATE EXTENSION pg_lazydrop') if $old_is_fork;
 	my $tablespace = PostgreSQL::Test::Utils::tempdir_short();
 	$old->safe_psql('postgres', $_)
 	  foreach (
@@ -857,7 +865,7 @@ foreach my $old_bindir (@old_bindirs)
 	$old->safe_psql('postgres', 'DROP TABLE gone');
 	cmp_ok(stats($old)->{pending_relations},
 		'>', 0, 'the old server has drops pending')
-	  if $old->safe_psql('postgres', 'SELECT version()') =~ /LazyDrop/;
+	  if $old_is_fork;
 	$old->stop;
 	ok(!-e $old->data_dir . "/$gone",
 		'whose files are gone when the old server has stopped');
@@ -865,7 +873,7 @@ foreach my $old_bindir (@old_bindirs)
   SKIP:
 	foreach my $mode (@modes)
 	{
-		upgrade($old, $mode, $contents, \%numbers)
+		upgrade($old, $mode, $contents, \%numbers, $old_is_fork)
 		  or skip 'PostgreSQL '
 		  . $old->pg_version
 		  . " is too new for this one: @{ $old->{lazydrop_options} }", 1;

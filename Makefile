@@ -24,7 +24,8 @@ automatic = demo docs check check-world bench patroni
 
 help:
 	@echo 'make demo, make docs, make check, make check-world, make bench and make patroni do'
-	@echo 'everything by themselves; to build and install, run ./configure first (see README.md).'
+	@echo 'everything by themselves, and so do make deb, which makes a package for Debian, and'
+	@echo 'make check-packages; to build and install, run ./configure first (see README.md).'
 
 $(automatic):
 	+@src/tools/lazydrop/auto $@

@@ -182,7 +182,8 @@ typedef struct LazyDropShared
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their first burial */
 	dlist_head	removals;		/* those with files, by serial number, */
-	dlist_head	hidden_removals;	/* but for hidden ones (rule R8) */
+	dlist_head	hidden_removals;	/* but for hidden ones (rule R8), which are in
+									 * no order */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;
@@ -325,6 +326,7 @@ extern int	LazyDropFindJobs(LazyDropFiles least, bool visible,
 							 uint64 first_serial, uint64 last_serial,
 							 LazyDropMatch matches, const void *arg,
 							 LazyDropJob *jobs, int njobs);
+extern bool LazyDropFindOldestJob(uint64 first_serial, LazyDropJob *job);
 extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
 extern bool LazyDropBeginStep(const LazyDropJob *job);
 extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,

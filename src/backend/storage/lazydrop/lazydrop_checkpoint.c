@@ -128,6 +128,7 @@ LazyDropCheckPoint(int flags)
 	uint64		first_serial = 0;
 	uint64		last_serial;
 	uint64		others_at;
+	uint64		again_at = 0;
 	int64		began;
 	bool		waited = false;
 
@@ -150,23 +151,41 @@ LazyDropCheckPoint(int flags)
 							  &others_at))
 		{
 			waited = true;
+
+			/* That one may have become ready before the next look. */
+			if (others_at != 0 && (again_at == 0 || others_at < again_at))
+				again_at = others_at;
+
 			if (shutdown)
+			{
+				/*
+				 * Hidden ones are not in order.  What could not be removed is
+				 * left out for a while.
+				 */
 				LazyDropRemoveFiles(&job, pause);
-			else if (!LazyDropHideOrRemove(&job, pause))
-				continue;
-			/* one attempt */
-			first_serial = job.serial + 1;
+			}
+			else if (LazyDropHideOrRemove(&job, pause))
+			{
+				/* one attempt */
+				first_serial = job.serial + 1;
+			}
 			(void) pause(0);
 		}
 		else if (others_at != 0)
 		{
 			/* as CreateCheckPoint waits for transactions that delay it */
 			waited = true;
-			first_serial = others_at;
+			first_serial = again_at != 0 ? Min(again_at, others_at) : others_at;
+			again_at = 0;
 			(void) pause(0);
 			pgstat_report_wait_start(LazyDropCtl->wait_event_checkpoint);
 			pg_usleep(10000L);
 			pgstat_report_wait_end();
+		}
+		else if (again_at != 0)
+		{
+			first_serial = again_at;
+			again_at = 0;
 		}
 		else if (shutdown)
 		{

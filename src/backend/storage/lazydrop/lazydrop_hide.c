@@ -83,7 +83,7 @@ HideFork(const LazyDropJob *job, ForkNumber forknum, HideResult *result)
 }
 
 /*
- * LazyDropHideFile the files of an entry: rename what is large, so that nothing is left under the names
+ * Hide the files of an entry: rename what is large, so that nothing is left under the names
  * that it has had, but an empty first segment.  They are still to be removed, by the worker.
  * If the server crashes before, or is stopped, the postmaster removes them when it starts,
  * also stock's.
@@ -159,7 +159,7 @@ LazyDropHideFiles(const LazyDropJob *job)
 }
 
 /*
- * LazyDropHideFile the files of an entry, or remove them where that is not possible.  Returns false
+ * Hide the files of an entry, or remove them where that is not possible.  Returns false
  * when another process is hiding them: then it has to be seen what comes of that.  The
  * caller wakes the worker after the last one.
  */

@@ -544,8 +544,7 @@ LazyDropFreeSpace(int error, int temp_fd)
 
 		/* until one has something */
 		while (freed_bytes == 0 && !LazyDropNothingPending() &&
-			   LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, false, tried + 1,
-								PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
+			   LazyDropFindOldestJob(tried + 1, &job))
 		{
 			tried = job.serial;
 			if (temp_fd >= 0 && !IsOnDevice(&job, st.st_dev))

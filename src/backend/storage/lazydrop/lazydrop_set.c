@@ -322,10 +322,11 @@ LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry)
 }
 
 /*
- * Find entries whose files are to be removed, the oldest ones first: those that are at
- * least in the given state, have a serial number from first_serial to last_serial, and
- * match, if "matches" is given; with "visible", only those that have files under their
- * own names.  Returns how many there are, up to njobs.
+ * Find entries whose files are to be removed: those that are at least in the given state,
+ * have a serial number from first_serial to last_serial, and match, if "matches" is
+ * given.  With "visible", only those that have files under their own names, the oldest
+ * ones first; else hidden ones before these, in the order in which they were hidden.
+ * Returns how many there are, up to njobs.
  *
  * Entries whose files are just being hidden, and those to be tried again later, are left
  * out.
@@ -360,6 +361,45 @@ LazyDropFindJobs(LazyDropFiles least, bool visible, uint64 first_serial,
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	return found;
+}
+
+/*
+ * The same for the oldest entry, hidden or not, that is not older than first_serial.  It
+ * looks at all that are hidden, since those are not in the order of their serial numbers.
+ */
+bool
+LazyDropFindOldestJob(uint64 first_serial, LazyDropJob *job)
+{
+	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
+	LazyDropEntry *oldest = NULL;
+	int64		now = LazyDropNow();
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			if (oldest != NULL && entry->serial >= oldest->serial)
+			{
+				/* the others, not hidden, are newer still */
+				if (i == 1)
+					break;
+				continue;
+			}
+			if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
+				entry->serial >= first_serial && !entry->hiding &&
+				now >= entry->retry_at_ns)
+				oldest = entry;
+		}
+	}
+	if (oldest != NULL)
+		LazyDropSetJob(job, oldest);
+	LWLockRelease(&LazyDropCtl->lock);
+	return oldest != NULL;
 }
 
 /*

@@ -106,6 +106,31 @@ foreach my $case (
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 
+# Files are found in whichever order they were hidden.  CREATE DATABASE hides what is pending in
+# the database that it copies; the checkpoint that it makes then hides what was dropped before
+# that, here on the file system that is full.
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE source');
+	$node->safe_psql('source',
+		'CREATE TABLE elsewhere AS SELECT generate_series(1, 100000) AS a');
+	hold_at($node, 'lazydrop-removal');
+	my $path = drop_large_table($node, 170);
+	$node->safe_psql('source', 'DROP TABLE elsewhere');
+	$node->safe_psql('postgres',
+		'CREATE DATABASE copy TEMPLATE source STRATEGY file_copy');
+	ok(!-e "$path.2", 'its files are hidden, those of another table before');
+	is( $node->psql(
+			'postgres',
+			q{SELECT count(*) FROM (SELECT a FROM generate_series(1, 4000000) AS a ORDER BY hashint4(a) OFFSET 1) AS s},
+			on_error_die => 0),
+		0,
+		'there is space for a temporary file');
+	release($node, 'lazydrop-removal');
+	$node->safe_psql('postgres', "DROP DATABASE $_") foreach qw(source copy);
+	wait_for_nothing($node);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+}
+
 # A temporary file does not have anything removed that is on another file system.
 {
 	hold_at($node, 'lazydrop-removal');

@@ -257,6 +257,75 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	nothing_is_left($node, 'in the end');
 }
 
+# --- hidden in another order ------------------------------------------------------------------
+
+# CREATE DATABASE hides what is pending in the database that it copies; the checkpoint that it
+# makes then hides what was dropped before that.  A shutdown removes both.  The worker lets
+# drops gather meanwhile.
+{
+	create_table('t', 2, 40 * MB);
+	run('CREATE DATABASE source');
+	$node->safe_psql('source', 'CREATE TABLE u AS SELECT 1 AS a');
+	my $path =
+	  $node->safe_psql('source', q{SELECT pg_relation_filepath('u')});
+	add_segments($node, $path, 2, 40 * MB);
+	$node->append_conf('postgresql.conf', 'lazydrop.pass_delay = 60s');
+	$node->reload;
+	$node->poll_query_until('postgres',
+		q{SELECT current_setting('lazydrop.pass_delay') = '1min'});
+	run('DROP TABLE t');
+	$node->safe_psql('source', 'DROP TABLE u');
+	run('CREATE DATABASE copy TEMPLATE source STRATEGY file_copy');
+	is(scalar(hidden_files($node)), 4, 'files of both are hidden');
+	$node->stop('fast');
+	is_deeply([ hidden_files($node) ],
+		[], 'a shutdown removes them, whichever was hidden first');
+	$node->adjust_conf('postgresql.conf', 'lazydrop.pass_delay', '0');
+	$node->start;
+	run('DROP DATABASE source', 'DROP DATABASE copy');
+	nothing_is_left($node, 'after a restart');
+}
+
+# --- not ready at the first look --------------------------------------------------------------
+
+# A dropper is between its burial and the release of its files when a checkpoint looks, and not
+# any more when the checkpoint has hidden what another one has dropped later.
+{
+	my %path = map { $_ => create_table($_, 2, 40 * MB) } qw(t u v);
+	drop_and_hold('DROP TABLE v');
+	hold_at($node, 'lazydrop-checkpoint');
+	my $checkpoint = begin_checkpoint();
+	wait_for_wait($node, 'lazydrop-checkpoint', 'checkpointer');
+
+	hold_at($node, 'lazydrop-forgotten');
+	my $session = $node->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
+	wait_for_wait($node, 'lazydrop-forgotten', 'client backend');
+	run(q{SELECT injection_points_detach('lazydrop-forgotten')},
+		'DROP TABLE u');
+	# It hides "v" first, and takes one step more.
+	hold_at($node, 'lazydrop-checkpoint-step');
+	release($node, 'lazydrop-checkpoint');
+	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	run(q{SELECT injection_points_wakeup('lazydrop-checkpoint-step')});
+	wait_until(sub { !-e "$data/$path{u}.1" })
+	  or die 'the checkpoint does not go on';
+	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	is( scalar(grep { -e "$data/$path{u}.$_" } 1, 2),
+		0, 'a checkpoint hides what is ready');
+	is( scalar(grep { -e "$data/$path{t}.$_" } 1, 2),
+		2, 'and not what is not');
+	run(q{SELECT injection_points_wakeup('lazydrop-forgotten')});
+	$session->query_safe('SELECT 1');
+	release($node, 'lazydrop-checkpoint-step');
+	$checkpoint->query_safe('SELECT 1');
+	is( scalar(grep { -e "$data/$path{t}.$_" } 1, 2),
+		0, 'but that, too, before it ends');
+	$_->quit foreach $checkpoint, $session;
+	release($node, 'lazydrop-removal');
+	nothing_is_left($node, 'in the end');
+}
+
 # --- the first segment ------------------------------------------------------------------------
 
 # It keeps the name until the checkpoint that follows the drop has unlinked it: the one

@@ -237,6 +237,8 @@ MakePools(int32 frames, int32 buffers, bool two_classes)
 	pools->model.two_classes = two_classes;
 	pools->model.loaders = 16;
 	pools->model.ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 288;
+	pools->model.ring_least = 32;
+	pools->model.pinners = 1;
 	return pools;
 }
 

@@ -69,6 +69,8 @@ typedef struct LazyDropAdvisorModel
 	bool		two_classes;	/* lazydrop.scan_resistance is not off */
 	int			loaders;		/* processes that load pages, about */
 	int			ring_blocks[LAZYDROP_ADVISOR_NUM_ACCESSES];
+	int			ring_least;		/* of a bulk read that may pin no more */
+	int			pinners;		/* processes that share the buffers for pins */
 } LazyDropAdvisorModel;
 
 /* as BM_MAX_USAGE_COUNT */

@@ -69,6 +69,13 @@
 	((stats)->bytes[object][context][IOOP_READ] / BLCKSZ)
 #endif
 
+/* What the ring of a bulk read has beyond 256 kB: since 18, room for reading ahead. */
+#if PG_VERSION_NUM < 180000
+#define LazyDropRingReadAhead() 0
+#else
+#define LazyDropRingReadAhead() (io_combine_limit * effective_io_concurrency)
+#endif
+
 /* ---------------------------------------------------------------------
  * Paths
  * ---------------------------------------------------------------------

@@ -394,7 +394,11 @@ NextRingSlot(LazyDropAdvisorPool *pool, LazyDropAdvisorAccess access)
 	int			nslots;
 	int			slot;
 
-	blocks = Min((double) pool->model->ring_blocks[access], pool->buffers / RING_LIMIT);
+	blocks = pool->model->ring_blocks[access];
+	if (access == LAZYDROP_ADVISOR_BULKREAD)
+		blocks = Min(blocks, Max((double) pool->model->ring_least,
+								 pool->buffers / pool->model->pinners));
+	blocks = Min(blocks, pool->buffers / RING_LIMIT);
 	blocks *= pool->model->rate;
 	nslots = Max(1, (int) Min(blocks + 0.5, (double) LAZYDROP_ADVISOR_MAX_RING));
 	slot = (pool->ring_next[access] + 1) % nslots;

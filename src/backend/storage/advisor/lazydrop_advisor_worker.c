@@ -164,9 +164,10 @@ SetModel(void)
 	model->two_classes =
 		lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 
-	/* as GetAccessStrategy has it */
-	model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 256 / blocks_per_kb +
-		io_combine_limit * effective_io_concurrency;
+	/* as GetAccessStrategy has it, with GetPinLimit for each size */
+	model->ring_least = 256 / blocks_per_kb;
+	model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = model->ring_least + LazyDropRingReadAhead();
+	model->pinners = MaxBackends + NUM_AUXILIARY_PROCS;
 	model->ring_blocks[LAZYDROP_ADVISOR_BULKWRITE] = 16 * 1024 / blocks_per_kb;
 	model->ring_blocks[LAZYDROP_ADVISOR_VACUUM] =
 		VacuumBufferUsageLimit > 0 ? VacuumBufferUsageLimit / blocks_per_kb : NBuffers;

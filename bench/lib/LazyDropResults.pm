@@ -50,7 +50,7 @@ sub read_results
 	foreach my $name (@scenarios)
 	{
 		my $file = "$directory/$name.csv";
-		next if $name =~ /-replay-lag$/ || !-e $file;
+		next if $name =~ /^(?:demo|.*-replay)-lag$/ || !-e $file;
 		open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
 		my $names;
 		while (my $line = <$fh>)

@@ -152,7 +152,10 @@ LazyDropCheckPoint(int flags)
 		{
 			waited = true;
 
-			/* That one may have become ready before the next look. */
+			/*
+			 * An older one that is not ready may become so before the next look,
+			 * and must not be left out (rule R8).
+			 */
 			if (others_at != 0 && (again_at == 0 || others_at < again_at))
 				again_at = others_at;
 

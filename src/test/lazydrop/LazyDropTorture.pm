@@ -382,14 +382,30 @@ sub transaction
 	}
 	else
 	{
-		# A drop is durable, even so.
+		# A drop of files is durable, even so.
 		my $first =
-		  (grep { !/^DROP TABLE/ } @sql)
-		  ? ''
-		  : 'SET synchronous_commit = off; ';
+		  only_drops_files($session->{model}, $db, @sql)
+		  ? 'SET synchronous_commit = off; '
+		  : '';
 		attempt($session, $db, [ "${first}BEGIN", @sql, 'COMMIT' ], $model);
 	}
 	return;
+}
+
+# Whether all of these statements drop tables, and one of these has a file at least.  A
+# partitioned table without partitions has none.
+sub only_drops_files
+{
+	my ($model, $db, @sql) = @_;
+	my $files = 0;
+	foreach (@sql)
+	{
+		my ($name) = /^DROP TABLE (\w+)$/ or return 0;
+		# not in the model: a partition
+		my $parts = ($model->{tables}{"$db/$name"} // {})->{parts};
+		$files = 1 if !$parts || %$parts;
+	}
+	return $files;
 }
 
 # Run statements, after which there should be "model", and before which there was

@@ -41,8 +41,8 @@ flock($lock, LOCK_EX) or die $!;
 exit 1;
 EOS
 
-# The child of a server's postmaster with this title.
-sub child
+# The child of a server's postmaster with this title, or none.
+sub find_child
 {
 	my ($postmaster, $title) = @_;
 	foreach my $pid (map { m{(\d+)/stat$} } glob('/proc/[0-9]*/stat'))
@@ -52,7 +52,17 @@ sub child
 		open(my $cmdline, '<', "/proc/$pid/cmdline") or next;
 		return $pid if (<$cmdline> // '') =~ /^postgres: \S+: $title/;
 	}
-	die "there is no $title";
+	return;
+}
+
+# The same, which may have to set its title first, as with EXEC_BACKEND.
+sub child
+{
+	my ($postmaster, $title) = @_;
+	my $pid;
+	wait_until(sub { $pid = find_child($postmaster, $title) })
+	  or die "there is no $title";
+	return $pid;
 }
 
 # A standby that restarts after a crash, and replays DROP DATABASE again, when "title" is

@@ -342,14 +342,13 @@ sub empty_disk
 	$source->safe_psql('postgres',
 		'CREATE DATABASE copy TEMPLATE template STRATEGY file_copy');
 	$end = $source->lsn('flush');
+	# The source is asked: with EXEC_BACKEND, a connection needs space, too.
 	my $replayed;
 	wait_until(
 		sub {
-			$replayed = '';
-			$full->psql(
-				'postgres',
-				"SELECT pg_last_wal_replay_lsn() >= '$end'",
-				stdout => \$replayed);
+			$replayed = $source->safe_psql('postgres',
+				"SELECT bool_or(replay_lsn >= '$end') FROM pg_stat_replication"
+			);
 			return $replayed eq 't' || !-e "$disk/postmaster.pid";
 		});
 	is($replayed, 't', "$what: so does replay of a copy");
@@ -366,11 +365,14 @@ sub empty_disk
 	$source->safe_psql('postgres', 'CREATE TABLE u AS ' . $rows->(20000));
 	$end = $source->lsn('flush');
 	wait_for_receipt($full, $end);
+	my $session = $full->background_psql('postgres');
 	fill_disk($disk, 0);
 	$offset = -s $full->logfile;
-	$full->psql('postgres', 'SELECT pg_wal_replay_resume()');
+	$session->query_until(qr/resume/,
+		"\\echo resume\nSELECT pg_wal_replay_resume();\n");
 	ok( wait_until(sub { !-e "$disk/postmaster.pid" }),
 		"$what: the server stops when nothing is left to remove");
+	$session->{run}->finish;
 	$full->_update_pid(0);
 	like(
 		slurp_file($full->logfile, $offset),

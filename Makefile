@@ -16,21 +16,25 @@
 #   make deb           the fork as a package beside Debian's own, in dist/
 #   make check-packages  it is built again, installed, used, removed
 #   make installcheck-packages  Debian's own test suites are run with it
+#   make full-packages  all of Debian's packages with the fork, in dist/
+#   make check-full-packages  they are built again, installed, used, removed
 #   make bench-packages  it is compared with Debian's; see bench/README.md
 #
 # PG_MAJOR=17 chooses PostgreSQL 17; UPSTREAM=TARBALL|DIR names PostgreSQL's source.
 
 automatic = demo docs check check-world bench patroni
+packages = deb check-packages installcheck-packages bench-packages full-packages check-full-packages
 
 help:
 	@echo 'make demo, make docs, make check, make check-world, make bench and make patroni do'
-	@echo 'everything by themselves, and so do make deb, which makes a package for Debian, and'
-	@echo 'make check-packages; to build and install, run ./configure first (see README.md).'
+	@echo 'everything by themselves, and so do make deb, which makes a package for Debian, make'
+	@echo 'full-packages, which makes all of them, make check-packages and make check-full-packages;'
+	@echo 'to build and install, run ./configure first (see README.md).'
 
 $(automatic):
 	+@src/tools/lazydrop/auto $@
 
-deb check-packages installcheck-packages bench-packages:
+$(packages):
 	@src/tools/lazydrop/deb $(filter --%,$(@:%-packages=--%))
 
 # Goals that upstream has, and any other: what to do, and an error.
@@ -41,7 +45,7 @@ deb check-packages installcheck-packages bench-packages:
 # not to be looked for by the rule above
 Makefile: ;
 
-.PHONY: help $(automatic) deb check-packages installcheck-packages bench-packages
+.PHONY: help $(automatic) $(packages)
 
 # They share the prepared tree and, as root, the copy of the checkout.
 .NOTPARALLEL:

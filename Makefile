@@ -27,9 +27,9 @@ packages = deb check-packages installcheck-packages bench-packages full-packages
 
 help:
 	@echo 'make demo, make docs, make check, make check-world, make bench and make patroni do'
-	@echo 'everything by themselves, and so do make deb, which makes a package for Debian, make'
-	@echo 'full-packages, which makes all of them, make check-packages and make check-full-packages;'
-	@echo 'to build and install, run ./configure first (see README.md).'
+	@echo 'everything by themselves.  So do make deb and make full-packages, which make packages for'
+	@echo 'Debian, and make check-packages and make check-full-packages, which try them.'
+	@echo 'To build and install, run ./configure first (see README.md).'
 
 $(automatic):
 	+@src/tools/lazydrop/auto $@

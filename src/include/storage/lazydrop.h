@@ -4,7 +4,7 @@
  *	  The door through which the rest of the server calls the lazy drop.
  *
  * See src/backend/storage/lazydrop/README.  Each function says there and in
- * its comment which of the rules R1-R16 it keeps.
+ * its comment which of the rules R1-R17 it keeps.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -20,6 +20,7 @@
 #include "storage/smgr.h"
 
 struct buftag;
+struct XLogReaderState;
 
 /* where "postgres --help" sends reports; that of a fork's fault is not upstream's */
 #define LAZYDROP_BUGREPORT "LazyDrop's issue tracker"
@@ -60,9 +61,21 @@ extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 
-/* replay of file copies */
-extern void LazyDropFileCopyReplayed(XLogRecPtr lsn);
-extern void LazyDropRestartAfterFileCopy(XLogRecPtr redo);
+/* replay of file copies, and what follows it */
+extern PGDLLIMPORT int lazydrop_copied_databases;
+extern void LazyDropFileCopyReplayed(Oid dboid, XLogRecPtr end);
+extern void LazyDropCheckPointReplayed(XLogRecPtr redo);
+extern void LazyDropBeforeChange(struct XLogReaderState *record);
+extern void LazyDropEndFileCopies(void);
+extern void LazyDropCheckPointFailed(void);
+
+/* called before each record is replayed */
+static inline void
+LazyDropBeforeReplay(struct XLogReaderState *record)
+{
+	if (unlikely(lazydrop_copied_databases > 0))
+		LazyDropBeforeChange(record);
+}
 
 /* processes that need the files gone, or their space */
 extern void LazyDropCheckPoint(int flags);

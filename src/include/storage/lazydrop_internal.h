@@ -227,6 +227,7 @@ typedef struct LazyDropShared
 	uint32		wait_event_checkpoint;
 	uint32		wait_event_settle;
 	uint32		wait_event_drain;
+	uint32		wait_event_restartpoint;
 
 	/* the worker's proc number, or INVALID_PROC_NUMBER */
 	pg_atomic_uint32 worker;
@@ -237,6 +238,9 @@ typedef struct LazyDropShared
 	 */
 	pg_atomic_uint64 absorptions;
 	ConditionVariable absorbed_cv;
+
+	/* number of checkpoints and restartpoints that have failed (rule R17) */
+	pg_atomic_uint64 failed_checkpoints;
 
 	/*
 	 * For rule R11: the last record of a relation map that replay might meet

@@ -17,7 +17,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "miscadmin.h"
 #include "postmaster/bgwriter.h"
 #include "storage/ipc.h"
@@ -28,9 +27,6 @@
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/wait_event.h"
-
-/* end of the last file copy that was replayed (LazyDropRestartAfterFileCopy) */
-static XLogRecPtr last_file_copy = InvalidXLogRecPtr;
 
 /*
  * A checkpoint goes on with its duties: it takes note of new settings and shares them,
@@ -209,51 +205,4 @@ LazyDropCheckPoint(int flags)
 								(LazyDropNow() - began) / 1000);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint-end");
-}
-
-/* ---------------------------------------------------------------------
- * Restartpoints after file copies (doc/upstream/moved-database.md)
- * ---------------------------------------------------------------------
- */
-
-/*
- * Replay of CREATE DATABASE or ALTER DATABASE SET TABLESPACE has copied files; lsn is
- * the end of its record.
- */
-void
-LazyDropFileCopyReplayed(XLogRecPtr lsn)
-{
-	last_file_copy = lsn;
-}
-
-/*
- * Replay of a checkpoint record, with this redo pointer, has noted it as one from which
- * a restartpoint can be made.  Make it at once when files have been copied since the
- * last one, and wait for it.
- *
- * The record of a copy must not be replayed again when its source has changed or is gone:
- * the primary makes a checkpoint for that, so a standby makes a restartpoint before it
- * goes on (doc/upstream/moved-database.md).  If that fails, the next checkpoint record is
- * the next chance.  If the last copy is not before this checkpoint, an earlier one may be.
- */
-void
-LazyDropRestartAfterFileCopy(XLogRecPtr redo)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	if (XLogRecPtrIsInvalid(last_file_copy) || !InArchiveRecovery ||
-		!IsUnderPostmaster)
-		return;
-	PG_TRY();
-	{
-		RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_WAIT);
-		if (last_file_copy <= redo)
-			last_file_copy = InvalidXLogRecPtr;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-	}
-	PG_END_TRY();
 }

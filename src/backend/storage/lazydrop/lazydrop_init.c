@@ -277,11 +277,13 @@ LazyDropShmemInit(void)
 	LazyDropCtl->wait_event_checkpoint = WaitEventExtensionNew("LazyDropCheckpoint");
 	LazyDropCtl->wait_event_settle = WaitEventExtensionNew("LazyDropSettle");
 	LazyDropCtl->wait_event_drain = WaitEventExtensionNew("LazyDropDrain");
+	LazyDropCtl->wait_event_restartpoint = WaitEventExtensionNew("LazyDropRestartpoint");
 
 	pg_atomic_init_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
 	ConditionVariableInit(&LazyDropCtl->settled_cv);
 	pg_atomic_init_u64(&LazyDropCtl->absorptions, 0);
 	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
+	pg_atomic_init_u64(&LazyDropCtl->failed_checkpoints, 0);
 	for (int i = 0; i < LAZYDROP_RELMAP_SLOTS; i++)
 		pg_atomic_init_u64(&LazyDropCtl->relmap_records[i], 0);
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();

@@ -379,6 +379,7 @@ LazyDropEndRecovery(void)
 {
 	bool		worker;
 
+	LazyDropEndFileCopies();
 	if (LazyDropNothingPending())
 		return;
 	worker = LazyDropHaveWorker();

@@ -618,12 +618,15 @@ sub drain
 			],
 			must => 1);
 	};
-	$set->('SET lazydrop.pass_delay = 0');
+	$set->('SET lazydrop.removal_rate = 0');
 	$self->wait_for("$name has nothing pending",
 		sub { $self->pending_on($name) < 1024**2 });
-	$set->('RESET lazydrop.pass_delay');
-	$self->wait_for("$name lets drops gather",
-		sub { $self->stat_of($name, 'oldest_age_ms') > 2000 });
+	$set->('RESET lazydrop.removal_rate');
+	$self->wait_for("$name is slow again",
+		sub {
+			($self->psql($name, [ '-c' => 'SHOW lazydrop.removal_rate' ]) // '')
+			  eq '1MB';
+		});
 	return;
 }
 

@@ -7,7 +7,7 @@
 # Asks: how long does it take from "pg_ctl promote" until the server is not in recovery any
 # more, with 100 files of 1 GB pending (without blocks on the disk, so that there can be as
 # many), with 20 GB of real ones (in the first run only), and with nothing?
-# lazydrop.pass_delay keeps them pending.
+# lazydrop.removal_rate keeps them pending.
 #
 # Expected: at most 1.2 times as long as with nothing pending.
 
@@ -59,7 +59,8 @@ scenario 'promotion' => (
 		my $primary = make_primary(
 			$case->{server},
 			shared_buffers => $case->{size},
-			'lazydrop.pass_delay' => '60s');
+			'lazydrop.pass_delay' => '60s',
+			'lazydrop.removal_rate' => '1MB');
 		my $standby = make_standby($primary, $case->{server});
 
 		# With nothing pending, too, the last WAL segment is one to be copied.

@@ -40,7 +40,8 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 
-#define NUM_STAT_COLUMNS	25
+#define NUM_STAT_COLUMNS	27
+#define NUM_STAT_COLUMNS_1_0	25
 #define NUM_CACHE_COLUMNS	15
 #define NUM_PENDING_COLUMNS	9
 
@@ -79,7 +80,8 @@ _PG_init(void)
 }
 
 /*
- * One row: what is pending, and what has been counted.
+ * One row: what is pending, and what has been counted.  Version 1.0 of the
+ * extension has all but the last two columns.
  */
 Datum
 pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
@@ -91,7 +93,8 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 	int			i = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE ||
-		tupdesc->natts != NUM_STAT_COLUMNS)
+		(tupdesc->natts != NUM_STAT_COLUMNS &&
+		 tupdesc->natts != NUM_STAT_COLUMNS_1_0))
 		elog(ERROR, "unexpected result type of pg_stat_get_lazydrop");
 	GetRoutines()->get_stats(&stats);
 
@@ -139,6 +142,9 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 			nulls[i++] = true;
 	}
 	values[i++] = TimestampTzGetDatum(stats.stats_reset);
+	Assert(i == NUM_STAT_COLUMNS_1_0);
+	values[i++] = Int64GetDatum(stats.hide_failures);
+	values[i++] = Int64GetDatum(stats.undeferred_removals);
 	Assert(i == NUM_STAT_COLUMNS);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));

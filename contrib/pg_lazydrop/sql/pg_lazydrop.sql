@@ -1,4 +1,6 @@
-CREATE EXTENSION pg_lazydrop;
+CREATE EXTENSION pg_lazydrop VERSION '1.0';
+SELECT count(*) FROM pg_stat_lazydrop;
+ALTER EXTENSION pg_lazydrop UPDATE;
 
 \dx+ pg_lazydrop
 \d+ pg_stat_lazydrop
@@ -45,12 +47,19 @@ SELECT stats_reset > :'reset_before' AS reset, deferred_relations, passes, heade
        last_pass, last_pass_time, last_pass_headers, last_pass_buffers
 FROM pg_stat_lazydrop;
 
--- What has been dropped waits for lazydrop.pass_delay.
+-- The files of what has been dropped are removed; its buffers wait for lazydrop.pass_delay.
+CREATE PROCEDURE wait_for_files() LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE EXISTS (SELECT FROM pg_lazydrop_pending WHERE NOT files_done) LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
 CREATE TABLE dropped AS SELECT generate_series(1, 1000) AS a;
 SELECT pg_relation_filenode('dropped') AS number,
        pg_relation_size('dropped') / current_setting('block_size')::int AS blocks \gset
 SELECT now() AS before \gset
 DROP TABLE dropped;
+CALL wait_for_files();
 SELECT tablespace = (SELECT dattablespace FROM pg_database WHERE datname = current_database()) AS tablespace,
        database = (SELECT oid FROM pg_database WHERE datname = current_database()) AS database,
        relfilenumber = :number AS relfilenumber,
@@ -66,6 +75,7 @@ CREATE TABLESPACE regress_lazydrop LOCATION '';
 CREATE DATABASE regression_lazydrop;
 SELECT oid AS database FROM pg_database WHERE datname = 'regression_lazydrop' \gset
 DROP DATABASE regression_lazydrop;
+CALL wait_for_files();
 SELECT spcname, relfilenumber, kind, files_done
 FROM pg_lazydrop_pending LEFT JOIN pg_tablespace AS t ON t.oid = tablespace
 WHERE database = :database

@@ -63,12 +63,13 @@ sub begin_drain
 # --- a standby has its own -----------------------------------------------------------------
 
 my $number = drop_table();
-is(pending($standby), "$number|relation|f|f", 'pending on the standby');
 wait_for_wait($standby, 'LazyDropGather', 'lazy drop worker');
+is(pending($standby), "$number|relation|f|t",
+	'pending on the standby, but for its files');
 is($primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
 	'', 'the primary is drained');
 is(pending($primary), '', 'nothing is pending there');
-is(pending($standby), "$number|relation|f|f", 'but still on the standby');
+is(pending($standby), "$number|relation|f|t", 'but still on the standby');
 is($standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
 	'', 'the standby is drained');
 is(pending($standby), '', 'nothing is pending there');
@@ -135,7 +136,10 @@ my $later = drop_table();
 release($standby, 'lazydrop-worker');
 like($drain->query_until(qr/ended/, "\n"),
 	qr/left: 1\n/, 'a drain ends with the pass');
-is(pending($standby), "$later|relation|t|f",
+$standby->poll_query_until('postgres',
+	'SELECT bool_and(files_done) FROM pg_lazydrop_pending')
+  or die 'files are not removed';
+is(pending($standby), "$later|relation|t|t",
 	'and leaves what was dropped meanwhile, but for its buffers');
 $drain->quit;
 
@@ -281,19 +285,18 @@ SKIP:
 {
 	skip 'PostgreSQL 17 has no extension_control_path', 1 if pg_major() < 18;
 
-	# There is one version yet: one more is made here.
+	# The latest version is in use: one more is made here.
 	my $directory = PostgreSQL::Test::Utils::tempdir();
 	my $source = "$FindBin::RealBin/..";
 	mkdir "$directory/extension" or die "could not create directory: $!";
 	my $control = slurp_file("$source/pg_lazydrop.control");
 	$control =~ s/^default_version = .*$/default_version = '99.0'/m;
 	append_to_file("$directory/extension/pg_lazydrop.control", $control);
-	append_to_file(
-		"$directory/extension/pg_lazydrop--1.0.sql",
-		slurp_file("$source/pg_lazydrop--1.0.sql"));
-	append_to_file("$directory/extension/pg_lazydrop--1.0--99.0.sql",
+	append_to_file("$directory/extension/$_", slurp_file("$source/$_"))
+	  foreach qw(pg_lazydrop--1.0.sql pg_lazydrop--1.0--1.1.sql);
+	append_to_file("$directory/extension/pg_lazydrop--1.1--99.0.sql",
 		<<'END');
-/* contrib/pg_lazydrop/pg_lazydrop--1.0--99.0.sql */
+/* contrib/pg_lazydrop/pg_lazydrop--1.1--99.0.sql */
 \echo Use "ALTER EXTENSION pg_lazydrop UPDATE TO '99.0'" to load this file. \quit
 DROP VIEW pg_stat_lazydrop;
 CREATE VIEW pg_stat_lazydrop AS

@@ -85,6 +85,10 @@ extern void LazyDropEndRecovery(void);
 extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropFreeSpace(int error, int temp_fd);
 
+/* the postmaster and recovery, which remove or sync files when they start */
+extern bool LazyDropIsHidden(const char *name);
+extern bool LazyDropLeavesToWorker(const char *dir, const char *name);
+
 /* the checkpointer, when it has taken note of what was sent to it */
 extern void LazyDropRequestsAbsorbed(void);
 

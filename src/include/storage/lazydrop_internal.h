@@ -107,15 +107,21 @@ typedef struct LazyDropEntry
 	bool		keep_first;
 
 	/*
-	 * Files that have names of hidden ones (rule R8): how many, and whether
-	 * those are all; and whether a process is just about it, which no other
-	 * one may be, nor in a step.
+	 * Hidden files (rule R8).  nhidden: number of names given so far.  hidden:
+	 * all files have such names.  hiding: a process is renaming them; while
+	 * set, no step may begin.
 	 */
 	int			nhidden;
 	bool		hidden;
 	bool		hiding;
 
-	/* attempts that have failed, and when to try again, or 0 */
+	/*
+	 * A base backup may have left out segments in the middle, so those behind
+	 * a gap are looked for (rule R14).
+	 */
+	bool		gaps;
+
+	/* number of attempts that have failed, and when to try again, or 0 */
 	int			nfailures;
 	int64		retry_at_ns;
 
@@ -190,10 +196,6 @@ typedef struct LazyDropShared
 	uint64		last_serial;
 	/* entries up to this one do not wait for lazydrop.pass_delay */
 	uint64		drain_serial;
-	/* the last one when the last checkpoint began */
-	uint64		checkpoint_serial;
-	/* the same of the one before: lazydrop.removal_rate is not for these */
-	uint64		hurry_serial;
 
 	/* the last pass that was complete, and when it was so, or 0 */
 	TimestampTz last_pass;
@@ -202,7 +204,12 @@ typedef struct LazyDropShared
 
 	TimestampTz stats_reset;
 
-	/* constant after start-up */
+	/*
+	 * Constant after start-up.  start_serial is the last serial number before
+	 * this start of the server: later ones are different from those of other
+	 * starts, because hidden files have them in their names (rule R8).
+	 */
+	uint64		start_serial;
 	int			capacity;
 	int			relation_shift;
 	int			database_shift;
@@ -270,6 +277,8 @@ typedef struct LazyDropShared
 	pg_atomic_uint64 bytes_removed;
 	pg_atomic_uint64 checkpoint_waits;
 	pg_atomic_uint64 checkpoint_wait_us;
+	pg_atomic_uint64 hide_failures;
+	pg_atomic_uint64 undeferred_removals;
 } LazyDropShared;
 
 extern PGDLLIMPORT LazyDropShared *LazyDropCtl;
@@ -287,6 +296,7 @@ typedef struct LazyDropJob
 	uint64		first_serial;
 	RelFileLocator locator;
 	bool		keep_first;
+	bool		gaps;
 	bool		measured;
 	int			nfailures;
 	bool		hidden;
@@ -305,8 +315,15 @@ typedef struct LazyDropPath
 	char		str[sizeof(RelPathStr) + 96];
 } LazyDropPath;
 
-/* A file is shrunk in steps of at least so much (rule R14). */
+/* A file is shrunk in steps of at least this many bytes (rule R14). */
 #define LAZYDROP_MIN_STEP_BYTES	((uint64) 1024 * 1024)
+
+/*
+ * The directories in which a tablespace has hidden files, and the name of the
+ * second one, where no database can be (lazydrop_paths.c).
+ */
+#define LAZYDROP_HIDDEN_DIRECTORIES	2
+#define LAZYDROP_NO_DATABASE	"0"
 
 /*
  * The files of src/backend/storage/lazydrop, from the bottom up: each calls only those
@@ -320,6 +337,7 @@ extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
 extern bool LazyDropIsBuried(const RelFileLocator *locator);
 extern void LazyDropSetBuffers(LazyDropEntry *entry, bool buffers);
 extern void LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files);
+extern void LazyDropSetHidden(LazyDropEntry *entry, int nhidden);
 extern bool LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files,
 							 XLogRecPtr lsn, int64 now);
 extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
@@ -355,30 +373,47 @@ extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
 								uint64 segno);
 extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
-extern void LazyDropHiddenPath(LazyDropPath *path, const LazyDropJob *job, int n);
+extern void LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which);
+extern void LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n);
+extern bool LazyDropIsLeftover(const char *name);
 extern void LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job);
-extern uint64 LazyDropCountSegments(const RelPathStr *first);
+extern uint64 LazyDropCountSegments(const RelPathStr *first, bool gaps);
 extern uint64 LazyDropFileSize(const LazyDropPath *path);
 extern bool LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden);
+extern bool LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden);
 extern void LazyDropMeasure(const LazyDropJob *job);
 extern void LazyDropMeasureAll(void);
 
 /* lazydrop_removal.c */
 extern PGDLLIMPORT int lazydrop_removal_rate;
+extern PGDLLIMPORT uint64 lazydrop_freed_bytes;
+extern PGDLLIMPORT int lazydrop_complaint_level;
 extern void LazyDropCountFreed(uint64 bytes);
-extern void LazyDropTakeLargeSteps(bool large);
+extern bool LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
+							   bool keep, LazyDropPause pause, bool *failed);
 extern void LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid);
 extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
+
+/* lazydrop_space.c */
+extern PGDLLIMPORT int lazydrop_min_free_space;
+extern bool LazyDropDirectoryIsFull(const char *path);
+extern bool LazyDropSpaceIsShort(Oid spcoid);
 
 /* lazydrop_hide.c */
 extern bool LazyDropHideFiles(const LazyDropJob *job);
 extern bool LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause);
 
+/* lazydrop_leftover.c */
+extern PGDLLIMPORT bool lazydrop_worker_registered;
+extern bool LazyDropFindLeftoversIn(Oid spcoid);
+extern bool LazyDropFindLeftovers(void);
+
 /* lazydrop_bury.c */
 extern PGDLLIMPORT bool lazydrop_enabled;
 extern PGDLLIMPORT bool lazydrop_defer_files;
 extern bool LazyDropMayBury(int n);
-extern LazyDropFiles LazyDropFilesOfBurial(XLogRecPtr durable);
+extern LazyDropFiles LazyDropFilesOfBurial(const RelFileLocator *locators, int n,
+										   XLogRecPtr durable);
 extern bool LazyDropAddEntries(const RelFileLocator *locators, int n,
 							   LazyDropFiles files, int nfiles, XLogRecPtr lsn);
 extern void LazyDropGiveUpFiles(void);
@@ -429,6 +464,16 @@ LazyDropBucketOf(const RelFileLocator *locator)
 {
 	return RelFileNumberIsValid(locator->relNumber) ?
 		LazyDropRelationBucket(locator) : LazyDropDatabaseBucket(locator);
+}
+
+/*
+ * Whether an entry is for what earlier runs of the server have hidden in a
+ * tablespace.  It has no buffers, and is hidden.
+ */
+static inline bool
+LazyDropIsForLeftovers(const RelFileLocator *locator)
+{
+	return !OidIsValid(locator->dbOid) && !RelFileNumberIsValid(locator->relNumber);
 }
 
 /* whether a bucket has no entry, read without the lock */

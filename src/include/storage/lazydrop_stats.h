@@ -51,6 +51,8 @@ typedef struct LazyDropStats
 	int64		bytes_removed;
 	int64		checkpoint_waits;
 	double		checkpoint_wait_ms;
+	int64		hide_failures;
+	int64		undeferred_removals;
 
 	/* the last pass; last_pass is when it ended, or 0 */
 	TimestampTz last_pass;
@@ -102,7 +104,7 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* to be raised when one of the structs changes, or what a function does */
-#define LAZYDROP_ROUTINES_VERSION	3
+#define LAZYDROP_ROUTINES_VERSION	4
 
 typedef struct LazyDropRoutines
 {

@@ -398,6 +398,8 @@ sub nothing_is_left
 	my ($node, $what) = @_;
 	wait_for_nothing($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
+	# The worker may still have to find some of an earlier start.
+	wait_until(sub { !hidden_files($node) });
 	is_deeply([ hidden_files($node), orphaned_files($node) ],
 		[], "$what: nothing is left");
 	return;
@@ -682,9 +684,10 @@ Wait until nothing is pending.
 
 sub wait_for_nothing
 {
-	wait_for_stats($_,
-		q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'})
-	  foreach @_;
+	wait_for_stats(
+		$_,
+		q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0' AND s->>'pending_files' = '0'}
+	) foreach @_;
 	return;
 }
 

@@ -18,6 +18,9 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/lazydrop_internal.h"
 
@@ -50,16 +53,52 @@ LazyDropMayBury(int n)
 }
 
 /*
- * What to do about the files of something that is buried now.  They are removed in
- * the background only when a record that drops it is durable, as any is in recovery
- * (rule R9), and when there is a worker that will come to it soon.
+ * What to do about the files of what is buried now.  They are removed in the
+ * background only when a record that drops them is durable, as any is in
+ * recovery (rule R9), when there is a worker, and when their file systems have
+ * enough free space (R15).
  */
 LazyDropFiles
-LazyDropFilesOfBurial(XLogRecPtr durable)
+LazyDropFilesOfBurial(const RelFileLocator *locators, int n, XLogRecPtr durable)
 {
-	return lazydrop_defer_files && LazyDropHaveWorker() &&
-		(!XLogRecPtrIsInvalid(durable) || RecoveryInProgress()) ?
-		LAZYDROP_FILES_BURIED : LAZYDROP_FILES_NONE;
+	if (!lazydrop_defer_files || !LazyDropHaveWorker() ||
+		(XLogRecPtrIsInvalid(durable) && !RecoveryInProgress()))
+		return LAZYDROP_FILES_NONE;
+	for (int i = 0; i < n; i++)
+	{
+		if ((i == 0 || locators[i].spcOid != locators[i - 1].spcOid) &&
+			LazyDropSpaceIsShort(locators[i].spcOid))
+		{
+			pg_atomic_fetch_add_u64(&LazyDropCtl->undeferred_removals, n);
+			return LAZYDROP_FILES_NONE;
+		}
+	}
+	return LAZYDROP_FILES_BURIED;
+}
+
+/*
+ * Whether this process replays what was dropped while a base backup was being
+ * taken, which may have copied some of the segments only.  (Other crash recovery
+ * finds no gaps: files are removed in the order of rule R14.)
+ */
+static bool
+MayHaveGaps(void)
+{
+	static bool known = false;
+	static bool from_backup = false;
+
+	if (!AmStartupProcess() || reachedConsistency)
+		return false;
+	if (!known)
+	{
+		bool		crc_ok;
+		ControlFileData *control = get_controlfile(DataDir, &crc_ok);
+
+		from_backup = crc_ok && !XLogRecPtrIsInvalid(control->backupStartPoint);
+		known = true;
+		pfree(control);
+	}
+	return from_backup;
 }
 
 static bool
@@ -96,6 +135,7 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 {
 	bool		wake;
 	bool		fits;
+	bool		gaps = MayHaveGaps();
 	int64		now;
 
 	if (n > LazyDropCtl->capacity)
@@ -112,6 +152,8 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 		if (!LazyDropAddEntry(&locators[i],
 							  i < nfiles ? files : LAZYDROP_FILES_NONE, lsn, now))
 			elog(PANIC, "lazy drop set is full");
+		if (gaps)
+			LazyDropFindEntry(&locators[i])->gaps = true;
 	}
 	wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
 		LazyDropCtl->capacity / 2;

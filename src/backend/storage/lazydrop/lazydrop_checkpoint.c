@@ -3,9 +3,9 @@
  * lazydrop_checkpoint.c
  *	  Checkpoints and restartpoints (rule R8).
  *
- * A checkpoint that completes over files whose drop is not replayed after it would leave
- * them for ever if the server crashed.  So it hides them before; a shutdown, which nothing
- * follows, removes them.
+ * A checkpoint that completes over files whose drop is not replayed after it
+ * would leave them for ever if the server crashed.  So it hides them before.
+ * A shutdown does the same, and leaves them to the next start's worker.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -61,49 +61,43 @@ ShutdownPause(uint64 bytes)
 }
 
 /*
- * Find the first entry, not older than "first_serial" and not newer than "last_serial", with
- * files for a checkpoint to hide, or to remove in a shutdown.  If there is none, "others_at"
- * is the serial number of one that has files which its dropper has not released yet, or which
- * another process is hiding, and may fail to; or 0.  One look tells both, or an entry could
- * slip through between two.  A dropper that has ended, as the startup process may in a
- * shutdown, is not waited for.
+ * Find the first entry, not older than "first_serial" and not newer than
+ * "last_serial", with files for a checkpoint to hide.  If there is none,
+ * "others_at" is the serial number of one that has files which its dropper has
+ * not released yet, or which another process is hiding, and may fail to; or 0.
+ * One look tells both, or an entry could slip through between two.  A dropper
+ * that has ended, as the startup process may in a shutdown, is not waited for.
  */
 static bool
-FindCheckPointJob(bool shutdown, uint64 first_serial, uint64 last_serial,
-				  LazyDropJob *job, uint64 *others_at)
+FindCheckPointJob(uint64 first_serial, uint64 last_serial, LazyDropJob *job,
+				  uint64 *others_at)
 {
-	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
-	int64		now = LazyDropNow();
 	bool		found = false;
 	dlist_iter	iter;
 
 	*others_at = 0;
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = shutdown ? 0 : 1; i < lengthof(lists) && !found; i++)
+	dlist_foreach(iter, &LazyDropCtl->removals)
 	{
-		dlist_foreach(iter, lists[i])
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-												   iter.cur);
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+											   iter.cur);
 
-			if (entry->serial > last_serial)
-				continue;
-			if (entry->hiding ||
-				(entry->files == LAZYDROP_FILES_BURIED &&
-				 GetPGProcByNumber(entry->dropper)->pid != 0))
-			{
-				if (*others_at == 0)
-					*others_at = entry->serial;
-				continue;
-			}
-			if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-				entry->serial >= first_serial &&
-				(!shutdown || now >= entry->retry_at_ns))
-			{
-				LazyDropSetJob(job, entry);
-				found = true;
-				break;
-			}
+		if (entry->serial > last_serial)
+			continue;
+		if (entry->hiding ||
+			(entry->files == LAZYDROP_FILES_BURIED &&
+			 GetPGProcByNumber(entry->dropper)->pid != 0))
+		{
+			if (*others_at == 0)
+				*others_at = entry->serial;
+			continue;
+		}
+		if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
+			entry->serial >= first_serial)
+		{
+			LazyDropSetJob(job, entry);
+			found = true;
+			break;
 		}
 	}
 	LWLockRelease(&LazyDropCtl->lock);
@@ -113,14 +107,14 @@ FindCheckPointJob(bool shutdown, uint64 first_serial, uint64 last_serial,
 /*
  * Called by a checkpoint or restartpoint when it has written and synced what is
  * dirty, and before its record or the control file says so: hides the files of
- * everything that is buried now, or removes them in a shutdown (rule R8).  Buffers do not
- * matter: those of what is buried are never written.
+ * everything that is buried now (rule R8).  Buffers do not matter: those of what
+ * is buried are never written.
  */
 void
 LazyDropCheckPoint(int flags)
 {
-	bool		shutdown = (flags & CHECKPOINT_IS_SHUTDOWN) != 0;
-	LazyDropPause pause = shutdown ? ShutdownPause : CheckPointPause;
+	LazyDropPause pause = (flags & CHECKPOINT_IS_SHUTDOWN) != 0 ?
+		ShutdownPause : CheckPointPause;
 	uint64		first_serial = 0;
 	uint64		last_serial;
 	uint64		others_at;
@@ -131,20 +125,16 @@ LazyDropCheckPoint(int flags)
 	if (LazyDropCtl == NULL || LazyDropNothingPending())
 		return;
 	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint");
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	last_serial = LazyDropCtl->last_serial;
-	LazyDropCtl->hurry_serial = LazyDropCtl->checkpoint_serial;
-	LazyDropCtl->checkpoint_serial = last_serial;
 	LWLockRelease(&LazyDropCtl->lock);
 	began = LazyDropNow();
-	LazyDropTakeLargeSteps(shutdown);
 
 	for (;;)
 	{
 		LazyDropJob job;
 
-		if (FindCheckPointJob(shutdown, first_serial, last_serial, &job,
-							  &others_at))
+		if (FindCheckPointJob(first_serial, last_serial, &job, &others_at))
 		{
 			waited = true;
 
@@ -155,19 +145,9 @@ LazyDropCheckPoint(int flags)
 			if (others_at != 0 && (again_at == 0 || others_at < again_at))
 				again_at = others_at;
 
-			if (shutdown)
-			{
-				/*
-				 * Hidden ones are not in order.  What could not be removed is
-				 * left out for a while.
-				 */
-				LazyDropRemoveFiles(&job, pause);
-			}
-			else if (LazyDropHideOrRemove(&job, pause))
-			{
-				/* one attempt */
+			/* one attempt */
+			if (LazyDropHideOrRemove(&job, pause))
 				first_serial = job.serial + 1;
-			}
 			(void) pause(0);
 		}
 		else if (others_at != 0)
@@ -186,16 +166,9 @@ LazyDropCheckPoint(int flags)
 			first_serial = again_at;
 			again_at = 0;
 		}
-		else if (shutdown)
-		{
-			/* what could not be removed for a moment, the next start does */
-			shutdown = false;
-			first_serial = 0;
-		}
 		else
 			break;
 	}
-	LazyDropTakeLargeSteps(false);
 	LazyDropWakeWorker();
 
 	if (waited)

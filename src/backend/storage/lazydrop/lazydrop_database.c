@@ -346,7 +346,7 @@ LazyDropDropDatabase(Oid dboid)
 	if (dirs.n > 0)
 		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
 	LAZYDROP_INJECTION_POINT("lazydrop-database-logged");
-	files = LazyDropFilesOfBurial(lsn);
+	files = LazyDropFilesOfBurial(locators, dirs.n, lsn);
 	if (LazyDropMayBury(1))
 		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
 	dirs.deferred = buried && files != LAZYDROP_FILES_NONE;
@@ -436,7 +436,6 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 	if (ntablespaces == 0 || !LazyDropMayBury(1))
 		return false;
 
-	files = LazyDropFilesOfBurial(InvalidXLogRecPtr);
 	locators = palloc_array(RelFileLocator, ntablespaces);
 	for (int i = 0; i < ntablespaces; i++)
 	{
@@ -444,6 +443,7 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 		locators[i].dbOid = dboid;
 		locators[i].relNumber = InvalidRelFileNumber;
 	}
+	files = LazyDropFilesOfBurial(locators, ntablespaces, InvalidXLogRecPtr);
 	buried = BuryDatabase(locators, ntablespaces, files, ntablespaces,
 						  InvalidXLogRecPtr);
 	if (buried)

@@ -3,10 +3,11 @@
  * lazydrop_hide.c
  *	  Hiding of files, for processes that need their names gone (rule R8).
  *
- * A process that needs the names gone, a checkpoint (rule R8) or the end of recovery (R16),
- * does not remove the files but hides them: a rename into the tablespace's directory of
- * temporary files takes some microseconds.  The postmaster empties that directory when it
- * starts, and backups leave it out.  The worker removes the files from there.
+ * A checkpoint needs the names of dropped files gone (rule R8), as do the end
+ * of recovery (R16) and a copy of a database (R10).  They do not remove the
+ * files, but hide them: a rename takes some microseconds, for any size.  The
+ * names are in lazydrop_paths.c.  The worker removes the files from there,
+ * also after the next start.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -17,91 +18,142 @@
  */
 #include "postgres.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "catalog/pg_tablespace_d.h"
 #include "storage/fd.h"
 #include "storage/lazydrop_internal.h"
 
-/* A file up to this size is removed rather than hidden. */
-#define SMALL_FILE				LAZYDROP_MIN_STEP_BYTES
-
-typedef struct HideResult
-{
-	int			nhidden;
-	uint64		hidden_bytes;
-	int			nremoved;
-	uint64		removed_bytes;
-} HideResult;
+/* how often a process reports that it cannot hide files, in nanoseconds */
+#define COMPLAINT_NS			(INT64CONST(60) * 1000 * 1000 * 1000)
 
 /*
- * Hide the files of a relation's fork, the highest segment first (rule R14), and remove
- * small ones.  Of a first segment that is to be kept the name is left, empty; while there
- * is none, the entry protects the number.
+ * Leave the name of a file, which has just been hidden, to an empty file.  If
+ * that cannot be created, it gets its name back, and is emptied.
  */
 static bool
-HideFork(const LazyDropJob *job, ForkNumber forknum, HideResult *result)
+KeepName(const LazyDropJob *job, const char *path, int *nhidden)
+{
+	int			fd;
+
+	LAZYDROP_INJECTION_POINT("lazydrop-keep-name");
+	fd = BasicOpenFile(path, O_CREAT | O_EXCL | O_RDWR | PG_BINARY);
+	if (fd >= 0)
+	{
+		close(fd);
+		return true;
+	}
+	return LazyDropUnhideFile(job, path, nhidden) && pg_truncate(path, 0) == 0;
+}
+
+/*
+ * Hide the files of a relation's fork, the highest segment first (rule R14).
+ * Of a first segment that is to be kept the name is left, empty; while there
+ * is none, the entry protects the number.  Other empty files are unlinked.
+ * Returns false, with errno, when
+ * some could not be hidden.
+ */
+static bool
+HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
 {
 	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 
-	for (uint64 segno = LazyDropCountSegments(&first); segno-- > 0;)
+	for (uint64 segno = LazyDropCountSegments(&first, job->gaps); segno-- > 0;)
 	{
 		bool		keep = segno == 0 && forknum == MAIN_FORKNUM && job->keep_first;
+		int			before = *nhidden;
 		LazyDropPath path;
-		uint64		size;
-		int			rc = 0;
 
 		LazyDropSegmentPath(&path, &first, segno);
-		size = LazyDropFileSize(&path);
-		if (size > SMALL_FILE)
+		if (LazyDropFileSize(&path) == 0)
 		{
-			if (!LazyDropHideFile(job, path.str, &result->nhidden))
+			/* There is nothing to be removed slowly. */
+			if (!keep && unlink(path.str) < 0 && errno != ENOENT)
 				return false;
-			result->hidden_bytes += size;
-			if (keep)
-			{
-				int			fd = BasicOpenFile(path.str, O_CREAT | O_EXCL | O_RDWR | PG_BINARY);
-
-				if (fd >= 0)
-					close(fd);
-			}
 			continue;
 		}
-
-		/* as RemoveFile */
-		if (size > 0)
-			rc = pg_truncate(path.str, 0);
-		if (!keep)
-			rc = unlink(path.str);
-		if (rc < 0 && errno != ENOENT)
+		if (!LazyDropHideFile(job, path.str, nhidden))
 			return false;
-		result->nremoved++;
-		result->removed_bytes += size;
+		if (keep && *nhidden > before && !KeepName(job, path.str, nhidden))
+			return false;
 	}
 	return true;
 }
 
 /*
- * Hide the files of an entry: rename what is large, so that nothing is left under the names
- * that it has had, but an empty first segment.  They are still to be removed, by the worker.
- * If the server crashes before, or is stopped, the postmaster removes them when it starts,
- * also stock's.
+ * Hide the files in a directory, which cannot be renamed itself, and remove
+ * it.  Returns false, with errno, when that fails.  Nothing is allocated, and
+ * no file of fd.c's is used: an error would leave the entry marked.  So the
+ * directory changes while it is read, and is read until nothing is found.
+ */
+static bool
+HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
+{
+	for (;;)
+	{
+		DIR		   *dir = opendir(path);
+		struct dirent *de;
+		int			before = *nhidden;
+
+		if (dir == NULL)
+			return errno == ENOENT;
+		while ((de = readdir(dir)) != NULL)
+		{
+			LazyDropPath file;
+
+			if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
+				continue;
+			snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
+			if (!LazyDropHideFile(job, file.str, nhidden))
+			{
+				int			save_errno = errno;
+
+				closedir(dir);
+				errno = save_errno;
+				return false;
+			}
+		}
+		closedir(dir);
+		if (rmdir(path) == 0 || errno == ENOENT)
+			return true;
+		if (*nhidden == before)
+			return false;
+	}
+}
+
+/*
+ * Hide a database's directory.  Returns false, with errno, when that fails.
+ */
+static bool
+HideDirectory(const LazyDropJob *job, int *nhidden)
+{
+	LazyDropPath path;
+
+	LazyDropDirectoryPath(&path, job);
+	return LazyDropHideFile(job, path.str, nhidden) ||
+		HideFilesIn(job, path.str, nhidden);
+}
+
+/*
+ * Hide the files of an entry: rename them, so that nothing is left under the
+ * names that they have had, but an empty first segment.  They are still to be
+ * removed, by the worker.
  *
- * Waits for nothing but the file system, and raises no error.  Returns false, when some have
- * their names still, because they could not be renamed or because another process is at it.
+ * Waits for nothing but the file system, and raises no error.  Returns false
+ * when some have their names still, because they could not be renamed (then
+ * errno is set) or because another process is hiding them (then it is 0).
  */
 bool
 LazyDropHideFiles(const LazyDropJob *job)
 {
 	LazyDropEntry *entry = job->entry;
-	HideResult	result = {0};
+	int			nhidden = job->nhidden;
+	int			save_errno;
 	bool		all;
 
 	if (job->hidden)
 		return true;
-	if (job->locator.spcOid == GLOBALTABLESPACE_OID)
-		return false;
 
 	/* From here on, no other process begins a step. */
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
@@ -114,63 +166,53 @@ LazyDropHideFiles(const LazyDropJob *job)
 		entry->nbusy++;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
+	errno = 0;
 	if (!all)
 		return false;
-	result.nhidden = job->nhidden;
 
 	if (!RelFileNumberIsValid(job->locator.relNumber))
-	{
-		LazyDropPath path;
-
-		LazyDropDirectoryPath(&path, job);
-		all = LazyDropHideFile(job, path.str, &result.nhidden);
-	}
+		all = HideDirectory(job, &nhidden);
 	else
 	{
 		for (ForkNumber forknum = MAX_FORKNUM; forknum >= 0 && all; forknum--)
-			all = HideFork(job, forknum, &result);
+			all = HideFork(job, forknum, &nhidden);
 	}
-	LazyDropCountFreed(result.removed_bytes);
+	save_errno = errno;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	entry->hiding = false;
-	entry->hidden = all;
-	entry->nhidden = result.nhidden;
+	entry->nhidden = nhidden;
 	entry->nbusy--;
-	if (all && RelFileNumberIsValid(job->locator.relNumber))
-	{
-		entry->nfiles = result.nhidden;
-		entry->bytes = result.hidden_bytes;
-		entry->measured = true;
-	}
-	if (all && entry->files != LAZYDROP_FILES_NONE)
-	{
-		dlist_delete(&entry->files_node);
-		dlist_push_tail(&LazyDropCtl->hidden_removals, &entry->files_node);
-	}
-	pg_atomic_fetch_add_u64(&LazyDropCtl->files_removed, result.nremoved);
-	pg_atomic_fetch_add_u64(&LazyDropCtl->bytes_removed, result.removed_bytes);
-	if (result.nhidden == 0 && all)
+	/* empty files have been created or unlinked */
+	entry->measured = false;
+	if (all)
+		LazyDropSetHidden(entry, nhidden);
+	if (nhidden == 0 && all)
 		LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
 	(void) LazyDropDeleteIfDone(entry);
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	errno = save_errno;
 	return all;
 }
 
 /*
- * Hide the files of an entry, or remove them where that is not possible.  Returns false
- * when another process is hiding them: then it has to be seen what comes of that.  The
- * caller wakes the worker after the last one.
+ * Hide the files of an entry, or remove them where that is not possible, which
+ * is counted, and reported once a minute.  Returns false when another process
+ * is hiding them: the caller looks again later.  The caller wakes the worker
+ * after the last one.
  */
 bool
 LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 {
+	static int64 complained_ns = 0;
 	bool		others;
 	bool		left;
+	int			save_errno;
 
 	if (LazyDropHideFiles(job))
 		return true;
+	save_errno = errno;
 
 	/* some of them may be hidden by now, and by another process all */
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
@@ -179,7 +221,25 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 	if (left)
 		LazyDropSetJob(job, job->entry);
 	LWLockRelease(&LazyDropCtl->lock);
-	if (left && !others)
-		LazyDropRemoveFiles(job, pause);
-	return !others;
+	if (!left || others)
+		return !others;
+
+	if (save_errno != 0)
+	{
+		int64		now = LazyDropNow();
+
+		pg_atomic_fetch_add_u64(&LazyDropCtl->hide_failures, 1);
+		if (complained_ns == 0 || now - complained_ns > COMPLAINT_NS)
+		{
+			complained_ns = now;
+			errno = save_errno;
+			ereport(WARNING,
+					(errcode_for_file_access(),
+					 errmsg("could not rename files of dropped relations in tablespace %u: %m",
+							job->locator.spcOid),
+					 errdetail("They are removed at once, which may take long.")));
+		}
+	}
+	LazyDropRemoveFiles(job, pause);
+	return true;
 }

@@ -99,10 +99,19 @@ LazyDropInit(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.removal_rate",
-							"Sets how much of dropped files the lazy drop worker removes in a second.",
-							"Zero means no limit.  A shutdown does not keep to it, nor does a process that finds no space.",
+							"Sets the maximum rate at which the lazy drop worker removes files of dropped relations.",
+							"Zero means no limit.  The rate is per second, and does not apply where free space is short.",
 							&lazydrop_removal_rate,
 							0, 0, 1024 * 1024,
+							PGC_SIGHUP,
+							GUC_UNIT_MB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lazydrop.min_free_space",
+							"Sets the free space of a file system below which dropped files are removed at once.",
+							"No more than 5 percent of the file system is required.  Zero disables this.",
+							&lazydrop_min_free_space,
+							1024, 0, INT_MAX,
 							PGC_SIGHUP,
 							GUC_UNIT_MB,
 							NULL, NULL, NULL);
@@ -239,6 +248,13 @@ LazyDropShmemInit(void)
 	dlist_init(&LazyDropCtl->removals);
 	dlist_init(&LazyDropCtl->hidden_removals);
 	dlist_init(&LazyDropCtl->unused);
+
+	/*
+	 * Microseconds since 2000: more than any serial number of an earlier
+	 * start, because there were less than a million drops a second.
+	 */
+	LazyDropCtl->start_serial = GetCurrentTimestamp();
+	LazyDropCtl->last_serial = LazyDropCtl->start_serial;
 	LazyDropCtl->capacity = lazydrop_max_pending;
 	LazyDropCtl->relation_shift = 32 - pg_leftmost_one_pos32(NumRelationBuckets());
 	LazyDropCtl->database_shift = 32 - pg_leftmost_one_pos32(NumDatabaseBuckets());
@@ -299,4 +315,6 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->bytes_freed, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_waits, 0);
 	pg_atomic_init_u64(&LazyDropCtl->checkpoint_wait_us, 0);
+	pg_atomic_init_u64(&LazyDropCtl->hide_failures, 0);
+	pg_atomic_init_u64(&LazyDropCtl->undeferred_removals, 0);
 }

@@ -3,9 +3,22 @@
  * lazydrop_paths.c
  *	  Names and sizes of files that are to be removed.
  *
- * A relation has its segments under their own names, or, once they are hidden, under names
- * of temporary files.  A database has a directory in each of its tablespaces, which is
- * hidden as a whole.
+ * A relation has its segments under their own names, or, once they are hidden,
+ * under names of temporary files.  A database has a directory in each of its
+ * tablespaces, which is hidden as a whole where that is possible.
+ *
+ * A hidden file has one of two names, both in the tablespace in which it was
+ * (those of pg_global are in pg_default's):
+ *
+ *		pgsql_tmp/pgsql_tmp.lazydrop.N.M	a temporary file
+ *		0/tN_M					a file of a temporary relation, in the
+ *								directory of a database that cannot exist
+ *
+ * N is the number of the entry's first burial, which no other start of the
+ * server has given, and M counts its files.  The second name is for those that
+ * cannot be renamed to the first one, because pgsql_tmp is on another file
+ * system.  The postmaster of stock removes files with either name when it
+ * starts; ours leaves them to the worker (lazydrop_leftover.c).
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -16,14 +29,20 @@
  */
 #include "postgres.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utime.h>
 
 #include "catalog/pg_tablespace_d.h"
 #include "common/file_utils.h"
 #include "storage/fd.h"
+#include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 
+#define HIDDEN_PREFIX			PG_TEMP_FILE_PREFIX ".lazydrop."
+
+/* Set the path of a segment, of whose fork "first" is the first one. */
 void
 LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first, uint64 segno)
 {
@@ -35,7 +54,7 @@ LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first, uint64 segno)
 }
 
 /*
- * The directory in which a tablespace has its databases'.
+ * Set the path of the directory in which a tablespace has its databases'.
  */
 void
 LazyDropTablespacePath(LazyDropPath *path, Oid spcoid)
@@ -50,21 +69,87 @@ LazyDropTablespacePath(LazyDropPath *path, Oid spcoid)
 }
 
 /*
- * The name that one of the hidden files of an entry has.  (Names of an earlier run of the
- * server may be the same, where remove_temp_files_after_crash is off.  They were dropped as
- * well.)
+ * Set the path of one of the LAZYDROP_HIDDEN_DIRECTORIES directories for
+ * hidden files of a tablespace.
  */
 void
-LazyDropHiddenPath(LazyDropPath *path, const LazyDropJob *job, int n)
+LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which)
 {
-	LazyDropPath tablespace;
-
-	LazyDropTablespacePath(&tablespace, job->locator.spcOid);
-	snprintf(path->str, sizeof(path->str), "%s/%s/%s.lazydrop." UINT64_FORMAT ".%d",
-			 tablespace.str, PG_TEMP_FILES_DIR, PG_TEMP_FILE_PREFIX,
-			 job->first_serial, n);
+	LazyDropTablespacePath(path, spcoid == GLOBALTABLESPACE_OID ?
+						   DEFAULTTABLESPACE_OID : spcoid);
+	strlcat(path->str, which == 0 ? "/" PG_TEMP_FILES_DIR : "/" LAZYDROP_NO_DATABASE,
+			sizeof(path->str));
 }
 
+/*
+ * Set the path that a hidden file has in one of these directories.
+ */
+static void
+HiddenPath(LazyDropPath *path, const LazyDropJob *job, int n, int which)
+{
+	LazyDropPath dir;
+
+	LazyDropHiddenDirectory(&dir, job->locator.spcOid, which);
+	snprintf(path->str, sizeof(path->str),
+			 which == 0 ? "%s/" HIDDEN_PREFIX UINT64_FORMAT ".%d" :
+			 "%s/t" UINT64_FORMAT "_%d",
+			 dir.str, job->first_serial, n);
+}
+
+/*
+ * Set the path of an entry's nth hidden file, wherever it is.
+ */
+void
+LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n)
+{
+	HiddenPath(path, job, n, 0);
+	if (access(path->str, F_OK) < 0)
+		HiddenPath(path, job, n, 1);
+}
+
+/*
+ * Whether the name is that of a hidden file; sets its serial number.  A
+ * relation has no temporary file with so large a number.
+ */
+static bool
+ParseHiddenName(const char *name, uint64 *serial)
+{
+	int			n;
+	int			end;
+
+	if (sscanf(name, HIDDEN_PREFIX UINT64_FORMAT ".%d%n", serial, &n, &end) == 2)
+		return name[end] == '\0';
+	return sscanf(name, "t" UINT64_FORMAT "_%d%n", serial, &n, &end) == 2 &&
+		name[end] == '\0' && *serial > PG_UINT32_MAX;
+}
+
+/*
+ * Called where a data directory is synced before recovery.  Returns whether
+ * the name is that of a file which the lazy drop has hidden.
+ */
+bool
+LazyDropIsHidden(const char *name)
+{
+	uint64		serial;
+
+	return ParseHiddenName(name, &serial);
+}
+
+/*
+ * Whether the name is that of a file which an earlier run of the server has
+ * hidden.
+ */
+bool
+LazyDropIsLeftover(const char *name)
+{
+	uint64		serial;
+
+	return ParseHiddenName(name, &serial) && serial <= LazyDropCtl->start_serial;
+}
+
+/*
+ * Set the path of a database's directory.
+ */
 void
 LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job)
 {
@@ -76,23 +161,59 @@ LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job)
 }
 
 /*
- * How many segments a fork has: they are numbered without a gap.  Something that
- * cannot be looked at is counted, because it may be possible to remove it.
+ * Return how many segments a fork has, of which "first" is the first one.  They
+ * are numbered without a gap, unless "gaps" says that there may be some; then
+ * the number of the last one, plus one.  Something that cannot be looked at is
+ * counted, because it may be possible to remove it.  Nothing is allocated, and
+ * no file of fd.c's is used.
  */
 uint64
-LazyDropCountSegments(const RelPathStr *first)
+LazyDropCountSegments(const RelPathStr *first, bool gaps)
 {
-	for (uint64 n = 0;; n++)
+	uint64		nsegments = 0;
+	LazyDropPath path;
+	char	   *name;
+	DIR		   *dir;
+	struct dirent *de;
+
+	for (;; nsegments++)
 	{
-		LazyDropPath path;
 		struct stat st;
 
-		LazyDropSegmentPath(&path, first, n);
+		LazyDropSegmentPath(&path, first, nsegments);
 		if (stat(path.str, &st) < 0)
-			return errno == ENOENT ? n : n + 1;
+		{
+			if (errno != ENOENT)
+				nsegments++;
+			break;
+		}
 	}
+	if (!gaps)
+		return nsegments;
+
+	LazyDropSegmentPath(&path, first, 0);
+	name = last_dir_separator(path.str);
+	*name++ = '\0';
+	dir = opendir(path.str);
+	while (dir != NULL && (de = readdir(dir)) != NULL)
+	{
+		size_t		len = strlen(name);
+		uint64		segno;
+		int			end;
+
+		if (strncmp(de->d_name, name, len) == 0 &&
+			sscanf(de->d_name + len, "." UINT64_FORMAT "%n", &segno, &end) == 1 &&
+			de->d_name[len + end] == '\0')
+			nsegments = Max(nsegments, segno + 1);
+	}
+	if (dir != NULL)
+		closedir(dir);
+	return nsegments;
 }
 
+/*
+ * Return the size of a file in bytes, or 0 if there is none.
+ */
 uint64
 LazyDropFileSize(const LazyDropPath *path)
 {
@@ -102,54 +223,88 @@ LazyDropFileSize(const LazyDropPath *path)
 }
 
 /*
- * Give a file or a directory the next name of the hidden ones.  Returns false when that
- * fails; a file that is not there is no failure, and is not counted.
+ * Give a file the next name of an entry's hidden ones, or a directory, and
+ * count it in "nhidden".  Returns false when that fails, with errno; a file
+ * that is not there is no failure, and is not counted.
+ *
+ * Its time is that of the renaming: a file that is years old would alarm those
+ * who watch temporary files.
  */
 bool
 LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 {
 	LazyDropPath to;
+	LazyDropPath dir;
+	struct stat st;
+	int			rc = -1;
+	int			save_errno = 0;
 
-	LazyDropHiddenPath(&to, job, *nhidden);
-	if (rename(path, to.str) < 0)
+	for (int which = 0; which < LAZYDROP_HIDDEN_DIRECTORIES && rc < 0; which++)
 	{
-		LazyDropPath dir;
-
-		if (errno != ENOENT)
-			return false;
-
-		/* If it is the file that is missing, make nothing in the tablespace. */
-		if (access(path, F_OK) < 0)
-			return errno == ENOENT;
-		LazyDropTablespacePath(&dir, job->locator.spcOid);
-		strlcat(dir.str, "/" PG_TEMP_FILES_DIR, sizeof(dir.str));
-		(void) MakePGDirectory(dir.str);
-		if (rename(path, to.str) < 0)
-			return access(path, F_OK) < 0 && errno == ENOENT;
+		/*
+		 * Stock could not remove a directory with the second name.  The first
+		 * error is what is wrong.
+		 */
+		if (which > 0 && (lstat(path, &st) < 0 || S_ISDIR(st.st_mode)))
+			break;
+		HiddenPath(&to, job, *nhidden, which);
+		rc = rename(path, to.str);
+		if (rc < 0 && errno == ENOENT)
+		{
+			/* If the file is missing, make nothing in the tablespace. */
+			if (lstat(path, &st) < 0)
+				return errno == ENOENT;
+			LazyDropHiddenDirectory(&dir, job->locator.spcOid, which);
+			(void) MakePGDirectory(dir.str);
+			rc = rename(path, to.str);
+		}
+		if (rc < 0 && which == 0)
+			save_errno = errno;
 	}
+	if (rc < 0)
+	{
+		errno = save_errno;
+		return false;
+	}
+	(void) utime(to.str, NULL);
 	(*nhidden)++;
 	return true;
 }
 
 /*
- * Remember how many files a relation has, and how large they are, unless that is known or
- * the entry is another one by now.  What a database's directory has is never known.  The
- * caller holds no lock.
+ * Give a file the name back that it had before LazyDropHideFile, which has
+ * hidden it last.  Returns false when that fails.
+ */
+bool
+LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden)
+{
+	LazyDropPath from;
+
+	LazyDropFindHidden(&from, job, *nhidden - 1);
+	if (rename(from.str, path) < 0)
+		return false;
+	(*nhidden)--;
+	return true;
+}
+
+/*
+ * Remember how many files a relation has, and how large they are, unless that
+ * is known or the entry is another one by now.  A database's directory is not
+ * measured.  The caller holds no lock.
  */
 void
 LazyDropMeasure(const LazyDropJob *job)
 {
 	int			nfiles = 0;
 	uint64		bytes = 0;
+	LazyDropPath path;
 
-	if (job->measured || job->nhidden > 0 ||
-		!RelFileNumberIsValid(job->locator.relNumber))
+	if (job->measured || !RelFileNumberIsValid(job->locator.relNumber))
 		return;
 	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
 	{
 		RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
-		uint64		nsegments = LazyDropCountSegments(&first);
-		LazyDropPath path;
+		uint64		nsegments = job->hidden ? 0 : LazyDropCountSegments(&first, job->gaps);
 
 		for (uint64 segno = 0; segno < nsegments; segno++)
 		{
@@ -157,6 +312,12 @@ LazyDropMeasure(const LazyDropJob *job)
 			bytes += LazyDropFileSize(&path);
 			nfiles++;
 		}
+	}
+	for (int n = 0; n < job->nhidden; n++)
+	{
+		LazyDropFindHidden(&path, job, n);
+		bytes += LazyDropFileSize(&path);
+		nfiles++;
 	}
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
@@ -183,7 +344,7 @@ LazyDropMeasureAll(void)
 	if (room == 0)
 		return;
 	jobs = palloc_extended(mul_size(room, sizeof(LazyDropJob)), MCXT_ALLOC_HUGE);
-	njobs = LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, true, 0, PG_UINT64_MAX,
+	njobs = LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, false, 0, PG_UINT64_MAX,
 							 NULL, NULL, jobs, room);
 	for (int i = 0; i < njobs; i++)
 		LazyDropMeasure(&jobs[i]);

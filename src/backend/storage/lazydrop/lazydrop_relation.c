@@ -136,7 +136,6 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		return;
 
 	LAZYDROP_INJECTION_POINT("lazydrop-bury");
-	files = LazyDropFilesOfBurial(durable);
 	locators = palloc_array(RelFileLocator, n);
 	n = 0;
 	for (int i = 0; i < nrels; i++)
@@ -144,6 +143,7 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
 			locators[n++] = rels[i]->smgr_rlocator.locator;
 	}
+	files = LazyDropFilesOfBurial(locators, n, durable);
 
 	/*
 	 * All or none: when one has to be looked for in all of the headers, the
@@ -295,7 +295,6 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 			 XLogRecPtr lsn)
 {
 	LazyDropJob job;
-	bool		wake = false;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
@@ -307,12 +306,10 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 			   entry->dropper == MyProcNumber);
 		entry->keep_first = keep_first;
 		LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
-		wake |= entry->passed;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	if (wake)
-		LazyDropWakeWorker();
+	LazyDropWakeWorker();
 
 	if (XLogRecPtrIsInvalid(lsn) || lsn > GetRedoRecPtr())
 		return;

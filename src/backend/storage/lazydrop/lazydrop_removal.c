@@ -1,21 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_removal.c
- *	  Removal of files, and what finds no space (rules R5, R14 and R15).
+ *	  Removal of files (rules R5 and R14).
  *
- * Truncating and unlinking a file of a gigabyte takes a file system some hundred
- * milliseconds.  So the dropper leaves that to the lazy drop worker, which does it in
- * steps and, if it is told to, slowly.  A process that needs the space, or the entry gone,
- * removes the files itself, at full speed and without waiting for the worker: one that is
- * about to create storage under the name (R3), a shutdown, or one that finds no space (R15).
+ * Truncating and unlinking a file of a gigabyte takes a file system some
+ * hundred milliseconds.  So the dropper leaves that to the lazy drop worker,
+ * which does it in steps and, with lazydrop.removal_rate, slowly.  A process
+ * that needs the space, or the entry gone, removes the files itself, at full
+ * speed and without waiting for the worker: one that is about to create
+ * storage under the name (R3), one that removes a tablespace (R10), or one
+ * that finds no space (R15, lazydrop_space.c).
  *
- * Several processes may be at the same files, so each step tolerates that something is
- * gone already.  What must not happen is that a process sleeps between two steps, the entry
- * is deleted, the name comes back, and the process wakes up and goes on (R5).  So an entry
- * is not deleted while a process is in a step, and a step begins with a look whether the
- * entry is still the same.  A step is a system call or two (or the hiding of an entry's
- * files); no lock is held over it but that mark, so that no other process ever waits for
- * the disk because of it.
+ * Several processes may work on the same files, so each step tolerates that
+ * something is gone already.  What must not happen is that a process sleeps
+ * between two steps, the entry is deleted, the name comes back, and the
+ * process wakes up and continues (R5).  So an entry is not deleted while a
+ * process is in a step, and a step begins with a check that the entry is
+ * still the same.  A step is a system call or two (or the hiding of an
+ * entry's files); no lock is held over it but that mark, so no other process
+ * ever waits for the disk because of it.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -40,11 +43,11 @@
 int			lazydrop_removal_rate = 0;
 
 /*
- * A file is shrunk in steps, because other processes wait for the file system's journal
- * meanwhile: so much at a time, in bytes, that a step takes about as long as this, in
- * nanoseconds, going by what the last one took.  Processes that wait for it take large
- * ones: MAX_STEP_BYTES, and in a shutdown a segment.  Powers of two, and multiples of
- * any block size (rule R14).
+ * A file is shrunk in steps, because other processes wait for the file
+ * system's journal meanwhile.  The worker chooses the size of a step so that
+ * it takes about STEP_TARGET_NS nanoseconds, judging by the last one.  Other
+ * processes need the space or the name, and take steps of MAX_STEP_BYTES.
+ * Powers of two, and multiples of any block size (rule R14).
  */
 #define MAX_STEP_BYTES			((uint64) 64 * 1024 * 1024)
 #define STEP_TARGET_NS			INT64CONST(2000000)
@@ -52,28 +55,26 @@ int			lazydrop_removal_rate = 0;
 /* With lazydrop.removal_rate, a step is at most what goes in so many seconds. */
 #define STEP_RATE_SECONDS		0.05
 
-/* When a directory could not be read, it is tried again after so long. */
+/*
+ * When something could not be removed, it is tried again after RETRY_NS, for
+ * MAX_FAILURES times.
+ */
 #define RETRY_NS				INT64CONST(1000000000)
 #define MAX_FAILURES			10
 
-/* How much a process that finds no space frees before it tries again. */
-#define FREE_SPACE_BYTES		(64 * 1024 * 1024)
-
-/* bytes freed by this process since it began to look for space */
-static uint64 freed_bytes = 0;
+/* bytes freed by this process since it began to look for space (rule R15) */
+uint64		lazydrop_freed_bytes = 0;
 
 /* what a step removes, in bytes */
 static uint64 step_bytes = LAZYDROP_MIN_STEP_BYTES;
 
-/* what a shutdown removes in one, or 0 */
-static uint64 large_step_bytes = 0;
-
 /*
- * A file that cannot be removed is warned of, as in md.c: any process may be here.  Not the
- * client of a session that only looks for space, because that may hold locks; and
- * not at all (0) when it is left to another process, which finds that, too.
+ * The level of a message that a file cannot be removed, as in md.c: any
+ * process may be here.  A session that only looks for space may hold locks,
+ * so its client is not told (LOG_SERVER_ONLY).  0 means no message, where
+ * another process finds the same and reports it.
  */
-static int	complaint_level = WARNING;
+int			lazydrop_complaint_level = WARNING;
 
 /* ---------------------------------------------------------------------
  * Files
@@ -81,13 +82,13 @@ static int	complaint_level = WARNING;
  */
 
 /*
- * There is so much more space now.  Others that look for some are told at once, and
- * more often than it is true rather than less (LazyDropFreeSpace).
+ * Count freed bytes, for processes that wait for space.  Bytes may be counted
+ * twice but are never missed (LazyDropFreeSpace).
  */
 void
 LazyDropCountFreed(uint64 bytes)
 {
-	freed_bytes += bytes;
+	lazydrop_freed_bytes += bytes;
 	pg_atomic_fetch_add_u64(&LazyDropCtl->bytes_freed, bytes);
 }
 
@@ -122,7 +123,7 @@ StepBytes(void)
 	uint64		limit = step_bytes;
 
 	if (!am_lazydrop_worker)
-		return Max(large_step_bytes, MAX_STEP_BYTES);
+		return MAX_STEP_BYTES;
 	if (lazydrop_removal_rate > 0)
 	{
 		uint64		rate = (uint64) (lazydrop_removal_rate * STEP_RATE_SECONDS);
@@ -147,25 +148,43 @@ AdaptStep(uint64 bytes, int64 took_ns)
 }
 
 /*
- * Take steps of a segment from now on, in a shutdown, or no longer.
+ * Report that a file or a directory could not be removed, the first and the
+ * last time that it is tried.  "format" has a place for the path, and %m for
+ * the error.
  */
-void
-LazyDropTakeLargeSteps(bool large)
+static void
+Complain(const LazyDropJob *job, const char *format, const char *path,
+		 int save_errno)
 {
-	large_step_bytes = large ? (uint64) RELSEG_SIZE * BLCKSZ : 0;
+	bool		last = job->nfailures >= MAX_FAILURES;
+	int			level = lazydrop_complaint_level;
+
+	if (level == 0)
+		return;
+	if (job->nfailures > 0 && !last)
+		level = DEBUG1;
+	errno = save_errno;
+	ereport(level,
+			(errcode_for_file_access(),
+			 errmsg(format, path),
+			 last ? errdetail("It is left behind.") :
+			 errdetail("It will be tried again.")));
 }
 
 /*
- * Shrink a file to nothing and unlink it, unless it is to be kept.  Others may have
- * it open, which would keep its space from being given back, so it is truncated
- * first, as in md.c; but not with size 0.
+ * Shrink a file to nothing and unlink it, unless it is to be kept.  Others
+ * may have it open, which would keep its space from being given back, so it is
+ * truncated first, as in md.c.  "size" is its size in bytes; a file of size 0
+ * is not truncated.
  *
- * Returns false when there is nothing left to do for this job, or when we are to
- * stop; "failed" tells that the file is still there and should not be.
+ * Returns false when there is nothing left to do for this job, or when we are
+ * to stop.  Sets "failed" when the file is still there and should not be, or
+ * has bytes and should have none.  The caller holds no lock; no errors, other
+ * than from "pause".
  */
-static bool
-RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
-		   LazyDropPause pause, bool *failed)
+bool
+LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
+				  bool keep, LazyDropPause pause, bool *failed)
 {
 	int			truncate_errno = 0;
 	int			unlink_errno = 0;
@@ -205,22 +224,18 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
 	LazyDropEndStep(job, truncate_errno == ENOENT || unlink_errno != 0 ? 0 : 1,
 					freed, false);
 
-	*failed = false;
-	if (truncate_errno != 0 && truncate_errno != ENOENT && complaint_level > 0)
+	if (truncate_errno != 0 && truncate_errno != ENOENT &&
+		(keep || unlink_errno != 0))
 	{
-		errno = truncate_errno;
-		ereport(complaint_level,
-				(errcode_for_file_access(),
-				 errmsg("could not truncate file \"%s\": %m", path)));
+		*failed = true;
+		Complain(job, gettext_noop("could not truncate file \"%s\": %m"), path,
+				 truncate_errno);
 	}
 	if (unlink_errno != 0 && unlink_errno != ENOENT)
 	{
 		*failed = true;
-		errno = unlink_errno;
-		if (complaint_level > 0)
-			ereport(complaint_level,
-					(errcode_for_file_access(),
-					 errmsg("could not remove file \"%s\": %m", path)));
+		Complain(job, gettext_noop("could not remove file \"%s\": %m"), path,
+				 unlink_errno);
 	}
 	return Pause(pause, freed);
 }
@@ -231,74 +246,49 @@ RemoveFile(const LazyDropJob *job, const char *path, uint64 size, bool keep,
  */
 
 /*
- * That was all: the files of the entry are gone, or cannot be removed.
- */
-static void
-EndRemoval(const LazyDropJob *job)
-{
-	if (LazyDropBeginStep(job))
-		LazyDropEndStep(job, 0, 0, true);
-}
-
-/*
- * Remove the files of a relation's fork, the highest segment first: stock's replay
- * ascends and stops at the first one that is missing, and so would leave what is
- * behind a gap for ever (rule R14).  As in md.c, an error ends it.  Returns false
- * when we are to stop.
+ * Remove the files of a relation's fork, the highest segment first: stock's
+ * replay ascends and stops at the first one that is missing, and so would
+ * leave what is behind a gap for ever (rule R14).  As in md.c, an error ends
+ * it.  Returns false when we are to stop.
  */
 static bool
-RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause)
+RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause,
+		   bool *failed)
 {
 	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
-	bool		failed = false;
+	bool		fork_failed = false;
 
-	for (uint64 segno = LazyDropCountSegments(&first); segno-- > 0 && !failed;)
+	for (uint64 segno = LazyDropCountSegments(&first, job->gaps);
+		 segno-- > 0 && !fork_failed;)
 	{
 		bool		keep = segno == 0 && forknum == MAIN_FORKNUM && job->keep_first;
 		LazyDropPath path;
 
 		LazyDropSegmentPath(&path, &first, segno);
-		if (!RemoveFile(job, path.str, LazyDropFileSize(&path), keep, pause, &failed))
+		if (!LazyDropRemoveFile(job, path.str, LazyDropFileSize(&path), keep,
+								pause, &fork_failed))
 			return false;
 	}
+	*failed |= fork_failed;
 	return true;
 }
 
 /*
- * A directory could not be read, perhaps for want of memory or descriptors: leave it to a
- * later attempt.
+ * Return the names in a directory, as paths, in memory of the current
+ * context.  It is not safe to remove files while one reads a directory.
+ * Returns NIL if there is no directory.  Sets "failed" if it cannot be read,
+ * perhaps for lack of memory or descriptors.
  */
-static void
-TryLater(const LazyDropJob *job)
+static List *
+ReadNames(const LazyDropJob *job, const char *path, bool *failed)
 {
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	if (job->entry->serial == job->serial)
-	{
-		job->entry->nfailures++;
-		job->entry->retry_at_ns = LazyDropNow() + RETRY_NS;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-}
-
-/*
- * Remove a database's directory and the files in it, as rmtree does, but for
- * subdirectories, of which there are none.  Returns false when we are to stop.
- */
-static bool
-RemoveDatabaseDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause)
-{
-	struct stat st;
 	List	   *names = NIL;
 	DIR		   *dir;
 	struct dirent *de;
-	bool		any_failed = false;
-	bool		go_on = true;
-	int			rmdir_errno = 0;
 
-	/* It is not safe to remove files while one reads the directory. */
 	dir = AllocateDir(path);
 	if (dir == NULL && (errno == ENOENT || errno == ENOTDIR))
-		return true;
+		return NIL;
 	if (dir != NULL)
 	{
 		while (errno = 0, (de = ReadDirExtended(dir, path, DEBUG1)) != NULL)
@@ -309,67 +299,111 @@ RemoveDatabaseDirectory(const LazyDropJob *job, const char *path, LazyDropPause 
 	}
 	if (errno != 0)
 	{
-		bool		give_up = job->nfailures >= MAX_FAILURES;
-
-		ereport(job->nfailures == 0 || give_up ? WARNING : DEBUG1,
-				(errcode_for_file_access(),
-				 errmsg("could not read directory \"%s\": %m", path),
-				 give_up ? errdetail("It is left behind.") :
-				 errdetail("It will be tried again.")));
-		if (dir != NULL)
-			FreeDir(dir);
+		*failed = true;
+		Complain(job, gettext_noop("could not read directory \"%s\": %m"), path,
+				 errno);
 		list_free_deep(names);
-		if (!give_up)
-			TryLater(job);
-		return give_up;
+		names = NIL;
 	}
-	FreeDir(dir);
+	if (dir != NULL)
+		FreeDir(dir);
+	return names;
+}
+
+/*
+ * Remove a database's directory, hidden or not, with all that is in it, as
+ * rmtree does.  Returns false when we are to stop.
+ */
+static bool
+RemoveDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause,
+				bool *failed)
+{
+	bool		any_failed = false;
+	bool		go_on = true;
+	List	   *names = ReadNames(job, path, &any_failed);
 
 	foreach_ptr(char, file, names)
 	{
-		bool		failed = false;
+		struct stat st;
 
-		if (lstat(file, &st) < 0 || S_ISDIR(st.st_mode))
+		if (lstat(file, &st) < 0)
 			continue;
-
-		/* As rmtree, leave alone what a link leads to, or has in common. */
-		if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
-			st.st_size = 0;
-		go_on = RemoveFile(job, file, st.st_size, false, pause, &failed);
-		any_failed |= failed;
+		if (S_ISDIR(st.st_mode))
+			go_on = RemoveDirectory(job, file, pause, &any_failed);
+		else
+		{
+			/* Leave alone what a link leads to, or has in common. */
+			if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+				st.st_size = 0;
+			go_on = LazyDropRemoveFile(job, file, st.st_size, false, pause,
+									   &any_failed);
+		}
 		if (!go_on)
 			break;
 	}
 	list_free_deep(names);
+	*failed |= any_failed;
 	if (!go_on)
 		return false;
 
-	if (LazyDropBeginStep(job))
+	if (!any_failed && LazyDropBeginStep(job))
 	{
-		if (rmdir(path) < 0)
-		{
-			int			nhidden = job->nhidden;
+		int			rmdir_errno = rmdir(path) < 0 ? errno : 0;
 
-			/* a directory in it, which the next start removes with it */
-			rmdir_errno = errno;
-			if (nhidden == 0 && rmdir_errno != ENOENT)
-				(void) LazyDropHideFile(job, path, &nhidden);
-		}
 		LazyDropEndStep(job, 0, 0, false);
+		if (rmdir_errno != 0 && rmdir_errno != ENOENT)
+		{
+			*failed = true;
+			Complain(job, gettext_noop("could not remove directory \"%s\": %m"),
+					 path, rmdir_errno);
+		}
 	}
-	if (rmdir_errno != 0 && rmdir_errno != ENOENT)
-	{
-		any_failed = true;
-		errno = rmdir_errno;
-		ereport(WARNING,
-				(errcode_for_file_access(),
-				 errmsg("could not remove directory \"%s\": %m", path)));
-	}
-	if (any_failed)
-		ereport(WARNING,
-				(errmsg("some useless files may be left behind in old database directory \"%s\"",
-						path)));
 	return true;
+}
+
+/*
+ * Remove a hidden file or directory.  Returns false when we are to stop.
+ */
+static bool
+RemoveHidden(const LazyDropJob *job, const char *path, LazyDropPause pause,
+			 bool *failed)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return true;
+	if (S_ISDIR(st.st_mode))
+		return RemoveDirectory(job, path, pause, failed);
+	return LazyDropRemoveFile(job, path, st.st_size, false, pause, failed);
+}
+
+/*
+ * Remove what earlier runs of the server have hidden in a tablespace.
+ * Returns false when we are to stop.
+ */
+static bool
+RemoveLeftovers(const LazyDropJob *job, LazyDropPause pause, bool *failed)
+{
+	bool		go_on = true;
+
+	for (int i = 0; i < LAZYDROP_HIDDEN_DIRECTORIES && go_on; i++)
+	{
+		LazyDropPath dir;
+		List	   *names;
+
+		LazyDropHiddenDirectory(&dir, job->locator.spcOid, i);
+		names = ReadNames(job, dir.str, failed);
+		foreach_ptr(char, file, names)
+		{
+			if (!LazyDropIsLeftover(last_dir_separator(file) + 1))
+				continue;
+			go_on = RemoveHidden(job, file, pause, failed);
+			if (!go_on)
+				break;
+		}
+		list_free_deep(names);
+	}
+	return go_on;
 }
 
 /*
@@ -388,179 +422,79 @@ LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid)
 }
 
 /*
- * Remove the files of an entry, hidden or not, or what others have left of them, and
- * delete the entry if that was all that was left to do for it.  "pause", if it is not
- * NULL, is called between steps.
+ * End the removal of an entry's files: all are gone, or cannot be removed.
+ */
+static void
+EndRemoval(const LazyDropJob *job)
+{
+	if (LazyDropBeginStep(job))
+		LazyDropEndStep(job, 0, 0, true);
+}
+
+/*
+ * Leave an entry of which something could not be removed to a later attempt.
+ */
+static void
+TryLater(const LazyDropJob *job)
+{
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	if (job->entry->serial == job->serial)
+	{
+		job->entry->nfailures++;
+		job->entry->retry_at_ns = LazyDropNow() + RETRY_NS;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+}
+
+/*
+ * Remove the files of an entry, hidden or not, or what others have left of
+ * them, and delete the entry if that was all that was left to do for it.
+ * "pause", if it is not NULL, is called between steps.
  *
- * The caller holds no lock on the set.  No errors, other than from "pause" and, for
- * a directory, when there is no memory; those leave an entry that others go on with.
- * A file that cannot be removed is warned of, once, and does not keep the entry; a
- * directory that cannot be read does, and is tried again later.
+ * The caller holds no lock on the set.  No errors, other than from "pause"
+ * and, for a directory, when there is no memory; those leave an entry with
+ * which others continue.  Something that cannot be removed is reported and
+ * tried again later, and does not keep the entry for ever (rule R14).
  */
 void
 LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 {
 	bool		is_relation = RelFileNumberIsValid(job->locator.relNumber);
 	bool		go_on = true;
+	bool		failed = false;
 	LazyDropPath path;
 
 	LazyDropMeasure(job);
-	if (!job->hidden && !is_relation)
+	if (LazyDropIsForLeftovers(&job->locator))
+		go_on = RemoveLeftovers(job, pause, &failed);
+	else if (!job->hidden && !is_relation)
 	{
 		LazyDropDirectoryPath(&path, job);
-		go_on = RemoveDatabaseDirectory(job, path.str, pause);
+		go_on = RemoveDirectory(job, path.str, pause, &failed);
 	}
 	else if (!job->hidden)
 	{
 		/* The main fork last: its first segment protects the number. */
 		for (ForkNumber forknum = MAX_FORKNUM; forknum >= 0 && go_on; forknum--)
-			go_on = RemoveFork(job, forknum, pause);
+			go_on = RemoveFork(job, forknum, pause, &failed);
 	}
 
 	for (int n = job->nhidden; n-- > 0 && go_on;)
 	{
-		bool		failed;
-
-		LazyDropHiddenPath(&path, job, n);
-		if (is_relation)
-			go_on = RemoveFile(job, path.str, LazyDropFileSize(&path), false, pause,
-							   &failed);
-		else
-			go_on = RemoveDatabaseDirectory(job, path.str, pause);
+		LazyDropFindHidden(&path, job, n);
+		go_on = RemoveHidden(job, path.str, pause, &failed);
 	}
-	if (go_on)
+	if (!go_on)
+		return;
+
+	/* The second one was made for these files. */
+	if (job->hidden)
+	{
+		LazyDropHiddenDirectory(&path, job->locator.spcOid, 1);
+		(void) rmdir(path.str);
+	}
+	if (failed && job->nfailures < MAX_FAILURES)
+		TryLater(job);
+	else
 		EndRemoval(job);
-}
-
-/* ---------------------------------------------------------------------
- * Processes that find no space (rule R15)
- * ---------------------------------------------------------------------
- */
-
-static bool
-FreeSpacePause(uint64 bytes)
-{
-	return freed_bytes < FREE_SPACE_BYTES;
-}
-
-/*
- * Remove files in a database's directory, and leave the directory and all else in it
- * to others.  Not with palloc, and not with a file of fd.c's, for which that
- * might close another.
- */
-static void
-FreeDirectory(const LazyDropJob *job)
-{
-	LazyDropPath path;
-	char		file[MAXPGPATH * 2];
-	int			save_level = complaint_level;
-
-	complaint_level = 0;
-	for (int n = job->hidden ? 0 : -1; n < job->nhidden && freed_bytes == 0; n++)
-	{
-		DIR		   *dir;
-		struct dirent *de;
-
-		if (n < 0)
-			LazyDropDirectoryPath(&path, job);
-		else
-			LazyDropHiddenPath(&path, job, n);
-		dir = opendir(path.str);
-		if (dir == NULL)
-			continue;
-		while ((de = readdir(dir)) != NULL)
-		{
-			struct stat st;
-			bool		failed;
-
-			snprintf(file, sizeof(file), "%s/%s", path.str, de->d_name);
-			if (lstat(file, &st) == 0 && S_ISREG(st.st_mode) &&
-				st.st_nlink == 1 && st.st_size > 0 &&
-				!RemoveFile(job, file, st.st_size, false, FreeSpacePause, &failed))
-				break;
-		}
-		closedir(dir);
-	}
-	complaint_level = save_level;
-}
-
-/*
- * Whether the files of an entry are on a device.
- */
-static bool
-IsOnDevice(const LazyDropJob *job, dev_t device)
-{
-	LazyDropPath path;
-	struct stat st;
-
-	LazyDropTablespacePath(&path, job->locator.spcOid);
-	return stat(path.str, &st) == 0 && st.st_dev == device;
-}
-
-/*
- * Called when a write to a file has failed with that errno.  When that means that
- * there is no space, and there may be some now because files have been removed, by us
- * or meanwhile by others, return true: the caller tries again, for as long as that is
- * so, or until it is cancelled (rule R15).  Otherwise errno is as given.  A caller that
- * answers an error with a PANIC is not cancelled: a critical section, and the WAL
- * receiver.
- *
- * "temp_fd" is the descriptor of a temporary file, which any user can fill a file system
- * with: then only what is on the same device is removed.  It is -1 for all others, which
- * may share space with what is on another device.
- *
- * The caller may hold locks or be in a critical section: nothing is waited for or sent,
- * palloc is not called, and no error is raised.
- */
-bool
-LazyDropFreeSpace(int error, int temp_fd)
-{
-	/* what had been freed by all when this was called last */
-	static uint64 last_bytes_freed = 0;
-
-	uint64		bytes_freed;
-	LazyDropJob job;
-	uint64		tried = 0;
-	bool		freed = false;
-	struct stat st;
-
-	if ((error == ENOSPC
-#ifdef EDQUOT
-		 || error == EDQUOT
-#endif
-		 ) && LazyDropCtl != NULL && MyProc != NULL &&
-		(temp_fd < 0 || fstat(temp_fd, &st) == 0) &&
-		(CritSectionCount > 0 || AmWalReceiverProcess() ||
-		 !(QueryCancelPending || ProcDiePending)))
-	{
-		/* to wait there takes memory */
-		if (CritSectionCount == 0)
-			LAZYDROP_INJECTION_POINT("lazydrop-free-space");
-
-		/* A message about a file must not let us be interrupted. */
-		HOLD_INTERRUPTS();
-		complaint_level = LOG_SERVER_ONLY;
-		freed_bytes = 0;
-
-		/* until one has something */
-		while (freed_bytes == 0 && !LazyDropNothingPending() &&
-			   LazyDropFindOldestJob(tried + 1, &job))
-		{
-			tried = job.serial;
-			if (temp_fd >= 0 && !IsOnDevice(&job, st.st_dev))
-				continue;
-			if (RelFileNumberIsValid(job.locator.relNumber))
-				LazyDropRemoveFiles(&job, FreeSpacePause);
-			else
-				FreeDirectory(&job);
-		}
-
-		bytes_freed = pg_atomic_read_u64(&LazyDropCtl->bytes_freed);
-		freed = bytes_freed != last_bytes_freed;
-		last_bytes_freed = bytes_freed;
-		complaint_level = WARNING;
-		RESUME_INTERRUPTS();
-	}
-	errno = error;
-	return freed;
 }

@@ -119,8 +119,28 @@ LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files)
 	if (entry->files == LAZYDROP_FILES_NONE && files != LAZYDROP_FILES_NONE)
 		dlist_push_tail(&LazyDropCtl->removals, &entry->files_node);
 	else if (entry->files != LAZYDROP_FILES_NONE && files == LAZYDROP_FILES_NONE)
+	{
 		dlist_delete(&entry->files_node);
+		entry->nfiles = 0;
+		entry->bytes = 0;
+	}
 	entry->files = files;
+}
+
+/*
+ * All files of an entry, or none, have names of hidden ones, of which it has
+ * given "nhidden".  The caller holds the lock in exclusive mode.
+ */
+void
+LazyDropSetHidden(LazyDropEntry *entry, int nhidden)
+{
+	entry->hidden = true;
+	entry->nhidden = nhidden;
+	if (entry->files != LAZYDROP_FILES_NONE)
+	{
+		dlist_delete(&entry->files_node);
+		dlist_push_tail(&LazyDropCtl->hidden_removals, &entry->files_node);
+	}
 }
 
 /*
@@ -156,6 +176,7 @@ LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr 
 		entry->buried_again = false;
 		entry->pinned = false;
 		entry->files = LAZYDROP_FILES_NONE;
+		entry->gaps = false;
 		entry->nhidden = 0;
 		entry->hidden = false;
 		entry->hiding = false;
@@ -167,7 +188,8 @@ LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr 
 		entry->next = *bucket;
 		*bucket = (int) (entry - LazyDropCtl->entries);
 		dlist_push_tail(&LazyDropCtl->pending, &entry->node);
-		if (!RelFileNumberIsValid(locator->relNumber))
+		if (!RelFileNumberIsValid(locator->relNumber) &&
+			!LazyDropIsForLeftovers(locator))
 			LazyDropCtl->ndatabases++;
 		pg_atomic_write_u32(&LazyDropCtl->npending,
 							pg_atomic_read_u32(&LazyDropCtl->npending) + 1);
@@ -222,7 +244,8 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 	dlist_delete(&entry->node);
 	dlist_push_head(&LazyDropCtl->unused, &entry->node);
 	entry->serial = 0;
-	if (!RelFileNumberIsValid(entry->locator.relNumber))
+	if (!RelFileNumberIsValid(entry->locator.relNumber) &&
+		!LazyDropIsForLeftovers(&entry->locator))
 		LazyDropCtl->ndatabases--;
 	pg_atomic_write_u32(&LazyDropCtl->npending,
 						pg_atomic_read_u32(&LazyDropCtl->npending) - 1);
@@ -235,8 +258,6 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 void
 LazyDropAdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 {
-	bool		wake = false;
-
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
@@ -247,13 +268,10 @@ LazyDropAdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 			entry->dropper != MyProcNumber)
 			continue;
 		LazyDropSetFiles(entry, files);
-		if (entry->passed)
-			wake = true;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	if (wake)
-		LazyDropWakeWorker();
+	LazyDropWakeWorker();
 }
 
 /*
@@ -315,6 +333,7 @@ LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry)
 	job->locator = entry->locator;
 	job->first_serial = entry->first_serial;
 	job->keep_first = entry->keep_first;
+	job->gaps = entry->gaps;
 	job->measured = entry->measured;
 	job->nfailures = entry->nfailures;
 	job->hidden = entry->hidden;
@@ -459,11 +478,8 @@ LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 	/* unless it has been buried once more */
 	if (entry->serial == job->serial)
 	{
-		/*
-		 * Others may have seen the same bytes go.  How much is in a directory
-		 * is not known.
-		 */
-		if (RelFileNumberIsValid(entry->locator.relNumber))
+		/* Others may have seen the same bytes go. */
+		if (entry->measured)
 			bytes = Min(bytes, entry->bytes);
 		entry->bytes -= Min(bytes, entry->bytes);
 		entry->nfiles -= Min(nfiles, entry->nfiles);

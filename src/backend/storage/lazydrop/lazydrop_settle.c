@@ -246,6 +246,26 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 	LazyDropWakeWorker();
 }
 
+/*
+ * Make room in a full set for an entry that is needed, or wait a while for
+ * others to make it.  The caller holds no LWLock.
+ */
+static void
+MakeRoom(void)
+{
+	if (LazyDropPass(LazyDropNow() - CREATOR_PATIENCE_MS * INT64CONST(1000000),
+					 MatchesAll, NULL))
+		return;
+
+	/* Files, or a process that has stopped within a step, keep it full. */
+	ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, false);
+	ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+	(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
+									   LazyDropCtl->wait_event_reuse);
+	ConditionVariableCancelSleep();
+	(void) SettlePause(0);
+}
+
 /* ---------------------------------------------------------------------
  * Processes that create (rule R3)
  * ---------------------------------------------------------------------
@@ -316,17 +336,7 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 		LWLockRelease(&LazyDropCtl->lock);
 		if (added)
 			break;
-		if (LazyDropPass(LazyDropNow() - CREATOR_PATIENCE_MS * INT64CONST(1000000),
-						 MatchesAll, NULL))
-			continue;
-
-		/* Files, or a process that has stopped within a step, keep it full. */
-		ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, false);
-		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
-		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
-										   LazyDropCtl->wait_event_reuse);
-		ConditionVariableCancelSleep();
-		(void) SettlePause(0);
+		MakeRoom();
 	}
 	LazyDropWaitForIO(&locator, 1);
 	(void) SettleMatching(MatchesDatabase, &dboid, true);
@@ -350,9 +360,10 @@ LazyDropHideDatabase(Oid dboid)
 }
 
 /*
- * Called before a tablespace is dropped: removes the files that are pending in it now.
- * In replay, "lsn" is the end of the record, and the minimum recovery point is moved
- * past it (rule R10).
+ * Called before a tablespace is dropped: removes the files that are pending in
+ * it now, and what earlier runs of the server have hidden there, which the
+ * worker may not have found yet.  In replay, "lsn" is the end of the record,
+ * and the minimum recovery point is moved past it (rule R10).
  */
 void
 LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
@@ -361,6 +372,11 @@ LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 
 	if (!XLogRecPtrIsInvalid(lsn))
 		XLogFlush(lsn);
+	if (LazyDropCtl != NULL && IsUnderPostmaster)
+	{
+		while (!LazyDropFindLeftoversIn(spcoid))
+			MakeRoom();
+	}
 	if (LazyDropNothingPending())
 		return;
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);

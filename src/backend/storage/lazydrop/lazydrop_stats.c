@@ -59,6 +59,9 @@ LazyDropGetStats(LazyDropStats *stats)
 
 		stats->pending_files += entry->nfiles;
 		stats->pending_bytes += entry->bytes;
+		/* It has files, but is none of what has been dropped. */
+		if (LazyDropIsForLeftovers(&entry->locator))
+			stats->pending_relations--;
 	}
 	stats->last_pass = LazyDropCtl->last_pass;
 	stats->last_pass_ms = LazyDropCtl->last_pass_us / 1000.0;
@@ -77,6 +80,9 @@ LazyDropGetStats(LazyDropStats *stats)
 	stats->checkpoint_waits = pg_atomic_read_u64(&LazyDropCtl->checkpoint_waits);
 	stats->checkpoint_wait_ms =
 		pg_atomic_read_u64(&LazyDropCtl->checkpoint_wait_us) / 1000.0;
+	stats->hide_failures = pg_atomic_read_u64(&LazyDropCtl->hide_failures);
+	stats->undeferred_removals =
+		pg_atomic_read_u64(&LazyDropCtl->undeferred_removals);
 	LWLockRelease(&LazyDropCtl->lock);
 
 	/* a pass that is counted has visited all of them */
@@ -128,6 +134,8 @@ LazyDropGetPending(int *npending)
 
 		if (n == room)
 			break;
+		if (LazyDropIsForLeftovers(&entry->locator))
+			continue;
 		pending->locator = entry->locator;
 		pending->since = now - (now_ns - entry->buried_at_ns) / 1000;
 		pending->buffers_done = !entry->buffers || entry->passed;
@@ -160,6 +168,8 @@ LazyDropResetStats(void)
 	pg_atomic_write_u64(&LazyDropCtl->bytes_removed, 0);
 	pg_atomic_write_u64(&LazyDropCtl->checkpoint_waits, 0);
 	pg_atomic_write_u64(&LazyDropCtl->checkpoint_wait_us, 0);
+	pg_atomic_write_u64(&LazyDropCtl->hide_failures, 0);
+	pg_atomic_write_u64(&LazyDropCtl->undeferred_removals, 0);
 	LazyDropCtl->last_pass = 0;
 	LazyDropCtl->last_pass_us = 0;
 	LazyDropCtl->last_pass_buffers = 0;
@@ -228,6 +238,8 @@ LazyDropShowStats(void)
 	COUNTER(bytes_removed);
 	COUNTER(checkpoint_waits);
 	appendStringInfo(&buf, ", \"checkpoint_wait_ms\": %.3f", stats.checkpoint_wait_ms);
+	COUNTER(hide_failures);
+	COUNTER(undeferred_removals);
 	if (stats.last_pass != 0)
 	{
 		AppendTimestamp(&buf, "last_pass", stats.last_pass);

@@ -3,12 +3,16 @@
  * lazydrop_worker.c
  *	  The lazy drop worker.
  *
- * A background worker that waits until something is buried, lets more of it
- * gather for lazydrop.pass_delay, removes its files, and then invalidates the
- * buffers of all of it in one pass.  When files take long to remove, there is a pass
- * before, and another one when they are gone (rule R5).  It starts with the postmaster, so that it is there in
- * recovery, and is restarted when it ends.  It is no more than a convenience: no
- * process relies on it (rule R6).
+ * A background worker that waits until something is buried, removes its files,
+ * lets drops gather for lazydrop.pass_delay, and then invalidates the buffers of
+ * all of them in one pass.  Files are not kept waiting: a pass is cheaper for
+ * many drops, but their removal is not, and their space is wanted.  When files
+ * take long to remove, there is a pass before, and another one when they are
+ * gone (rule R5).
+ *
+ * It starts with the postmaster, so that it is there in recovery, and is
+ * restarted when it ends.  It is no more than a convenience: no process relies
+ * on it (rule R6).
  *
  * It takes no procsignal slot: it has no descriptor of a relation's file, no
  * snapshot and no transaction, so no barrier or signal concerns it.  It belongs to
@@ -26,6 +30,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/bgworker_internals.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -74,8 +79,11 @@ static int	retry_ms = RETRY_MS;
 /* when a removal looks whether to make a pass */
 static int64 next_look = 0;
 
-/* the serial number of the entry whose files are being removed */
-static uint64 removing_serial = 0;
+/* the tablespace in which files are being removed */
+static Oid	removing_spcoid = InvalidOid;
+
+/* in the postmaster: whether there will be a worker */
+bool		lazydrop_worker_registered = false;
 
 /*
  * Ask the postmaster for the worker.  Called after extensions have registered
@@ -85,6 +93,7 @@ void
 LazyDropRegisterWorker(void)
 {
 	BackgroundWorker worker;
+	void	   *first = BackgroundWorkerList.head.next;
 
 	memset(&worker, 0, sizeof(worker));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
@@ -95,6 +104,9 @@ LazyDropRegisterWorker(void)
 	snprintf(worker.bgw_name, BGW_MAXLEN, "lazy drop worker");
 	snprintf(worker.bgw_type, BGW_MAXLEN, "lazy drop worker");
 	RegisterBackgroundWorker(&worker);
+
+	/* It is not when there are too many of them. */
+	lazydrop_worker_registered = BackgroundWorkerList.head.next != first;
 }
 
 static void
@@ -104,78 +116,99 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * What there is to do: whether buffers, or files, have waited for
- * lazydrop.pass_delay, or a process waits for them.  Returns the milliseconds until
- * that may change, or -1 when nothing is pending.
+ * Whether there are files to be removed.  If not, "timeout" is lowered to the
+ * milliseconds until there may be.  The caller holds the lock.
+ */
+static bool
+LookForFiles(int64 now, long *timeout)
+{
+	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
+	dlist_iter	iter;
+
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			/*
+			 * Another process may be working on this entry.  Check again
+			 * later in case it gives up.
+			 */
+			if (entry->files != LAZYDROP_FILES_READY || entry->hiding)
+				continue;
+			if (now >= entry->retry_at_ns)
+				return true;
+			*timeout = Min(*timeout, (entry->retry_at_ns - now) / 1000000 + 1);
+		}
+	}
+	return false;
+}
+
+/*
+ * Whether there are buffers that have waited for lazydrop.pass_delay, or for
+ * which a process waits.  If not, "timeout" is lowered to the milliseconds
+ * until there are.  The caller holds the lock.
+ */
+static bool
+LookForBuffers(int64 now, long *timeout)
+{
+	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
+	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
+	int			npassable = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+		int64		age_ms = (now - entry->buried_at_ns) / 1000000;
+
+		if (!LazyDropCanOwn(entry, 0))
+			continue;
+		if (entry->pinned && now < retry_at)
+		{
+			/* A buffer stays pinned; but check for others. */
+			*timeout = Min(*timeout, (retry_at - now) / 1000000 + 1);
+		}
+		else if (entry->files != LAZYDROP_FILES_READY &&
+				 !LazyDropFilesAreGone(entry) &&
+				 age_ms < lazydrop_pass_delay + RELEASE_PATIENCE_MS)
+		{
+			/* One pass will do if its dropper hands over the files soon. */
+			*timeout = Min(*timeout, Max(1, lazydrop_pass_delay - age_ms));
+		}
+		else if (entry->first_serial <= LazyDropCtl->drain_serial ||
+				 age_ms >= lazydrop_pass_delay || ++npassable >= crowd)
+			return true;
+		else
+		{
+			/* This is the oldest one, so the others wait longer. */
+			*timeout = Min(*timeout, lazydrop_pass_delay - age_ms);
+			if (!crowded)
+				break;
+		}
+	}
+	return false;
+}
+
+/*
+ * Tell what there is to do.  Returns the milliseconds until that may change, or
+ * -1 when nothing is pending.
  */
 static long
 LookForWork(bool *buffers, bool *files)
 {
 	int64		now = LazyDropNow();
-	long		timeout = -1;
-	bool		crowded;
-	int			npassable = 0;
-	dlist_iter	iter;
+	long		timeout = 1000;
 
 	*buffers = *files = false;
 	if (LazyDropNothingPending())
 		return -1;
-	crowded = pg_atomic_read_u32(&LazyDropCtl->npending) >= LazyDropCtl->capacity / 2;
-
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-		bool		can_pass = LazyDropCanOwn(entry, 0);
-		bool		can_remove = entry->files == LAZYDROP_FILES_READY && !entry->hiding;
-		int64		left = 1000;
-
-		/*
-		 * What others are at, they finish; but look again, they may give it
-		 * up.
-		 */
-		if (can_pass && entry->pinned && now < retry_at)
-		{
-			/* a buffer that is not let go; but look whether there is more */
-			left = Min(left, (retry_at - now) / 1000000 + 1);
-			can_pass = false;
-		}
-		if (can_remove && now < entry->retry_at_ns)
-		{
-			left = Min(left, (entry->retry_at_ns - now) / 1000000 + 1);
-			can_remove = false;
-		}
-		if (can_pass && !can_remove && !LazyDropFilesAreGone(entry) &&
-			now - entry->buried_at_ns <
-			(lazydrop_pass_delay + RELEASE_PATIENCE_MS) * INT64CONST(1000000))
-		{
-			left = Max(1, lazydrop_pass_delay -
-					   (now - entry->buried_at_ns) / 1000000);
-			can_pass = false;
-		}
-		if (can_pass)
-			npassable++;
-		if (can_pass || can_remove)
-		{
-			if (entry->first_serial <= LazyDropCtl->drain_serial)
-				left = 0;
-			else
-				left = lazydrop_pass_delay -
-					(now - entry->buried_at_ns) / 1000000;
-			if (left <= 0 || (crowded && can_remove))
-			{
-				*buffers |= can_pass && left <= 0;
-				*files |= can_remove;
-				left = 0;
-			}
-		}
-		timeout = timeout < 0 ? left : Min(timeout, left);
-		if (*buffers && *files)
-			break;
-	}
+	*files = LookForFiles(now, &timeout);
+	*buffers = LookForBuffers(now, &timeout);
 	LWLockRelease(&LazyDropCtl->lock);
-	if (npassable > 0 && npassable >= LazyDropCtl->capacity / 2)
-		*buffers = true;
 	return timeout;
 }
 
@@ -219,6 +252,26 @@ MakePass(void)
 }
 
 /*
+ * With lazydrop.removal_rate, hide the files of all entries that are ready.  A
+ * backup that copies a file which shrinks slowly would report an error; one
+ * that finds it gone does not, as in stock.
+ */
+static void
+HideSlowFiles(void)
+{
+	uint64		first_serial = 0;
+	LazyDropJob job;
+
+	while (lazydrop_removal_rate > 0 &&
+		   LazyDropFindJobs(LAZYDROP_FILES_READY, true, first_serial,
+							PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
+	{
+		(void) LazyDropHideFiles(&job);
+		first_serial = job.serial + 1;
+	}
+}
+
+/*
  * Called between two steps of a removal: keeps to lazydrop.removal_rate, and makes
  * a pass when the removal takes long.
  */
@@ -230,12 +283,8 @@ WorkerPause(uint64 bytes)
 
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
 
-	/*
-	 * What has waited for two checkpoints is not slowed down: what a start
-	 * after a crash would have to remove is to be bounded (rule R8).
-	 */
-	if (lazydrop_removal_rate > 0 &&
-		removing_serial > LazyDropCtl->hurry_serial)
+	/* Where space is short, it is not slowed down (rule R15). */
+	if (lazydrop_removal_rate > 0 && !LazyDropSpaceIsShort(removing_spcoid))
 		next_step = Max(next_step, now) +
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
 	else
@@ -247,6 +296,7 @@ WorkerPause(uint64 bytes)
 
 		ResetLatch(MyLatch);
 		ProcessWorkerInterrupts();
+		HideSlowFiles();
 
 		/* Not at each of very many small files: looking takes time, too. */
 		if (now >= next_look)
@@ -274,7 +324,7 @@ WorkerPause(uint64 bytes)
 
 		/* A new rate takes effect at once, but for the step that it follows. */
 		if (now >= next_step || lazydrop_removal_rate == 0 ||
-			removing_serial <= LazyDropCtl->hurry_serial)
+			LazyDropSpaceIsShort(removing_spcoid))
 			return true;
 		timeout = Min((next_step - now) / 1000000 + 1, LOOK_INTERVAL_MS);
 		(void) WaitLatch(MyLatch,
@@ -296,10 +346,12 @@ RemoveFilesOfAll(void)
 						   "removing files of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-removal");
 	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
+	HideSlowFiles();
 	while (LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
 							NULL, NULL, &job, 1) > 0)
 	{
-		removing_serial = job.serial;
+		removing_spcoid = job.locator.spcOid;
+
 		LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");
@@ -311,6 +363,8 @@ RemoveFilesOfAll(void)
 void
 LazyDropWorkerMain(Datum arg)
 {
+	bool		leftovers_found = false;
+
 	am_lazydrop_worker = true;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -334,6 +388,10 @@ LazyDropWorkerMain(Datum arg)
 
 		ResetLatch(MyLatch);
 		ProcessWorkerInterrupts();
+
+		/* once, and again as long as there is no room for them in the set */
+		if (!leftovers_found)
+			leftovers_found = LazyDropFindLeftovers();
 
 		/* Files first, so that what has small ones needs one pass only. */
 		timeout = LookForWork(&buffers, &files);

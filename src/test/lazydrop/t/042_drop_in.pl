@@ -14,8 +14,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at wait_for_wait wait_until wait_for_receipt relation_files
-  need_test_extra add_segments database_directories orphaned_files contents log_is_clean start_as init_with_checksums);
+  qw(stats wait_for_stats hold_at release wait_for_wait wait_until wait_for_receipt relation_files
+  need_test_extra add_segments reload_with database_directories hidden_files orphaned_files contents log_is_clean start_as init_with_checksums);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -244,7 +244,9 @@ create_what_lives($node);
 my $kind = 'stock';
 
 # A node changes its kind, and has what it had.  The drops were pending when the fork
-# was stopped.  "how" is the mode of pg_ctl stop.
+# was stopped: when it crashes, under their names, since the worker is held; when it is
+# stopped, which the worker must be able to do, they are hidden and are removed slowly.  "how"
+# is the mode of pg_ctl stop.
 sub swap
 {
 	my ($how, %params) = @_;
@@ -258,6 +260,20 @@ sub swap
 		"full_page_writes = " . ($params{full_page_writes} // 'on'));
 	$node->reload;
 	my ($paths, $oid) = create_what_goes($node);
+	my $held = $kind eq 'fork' && $how ne 'fast' && $has_injection_points;
+	my $slow = $kind eq 'fork' && $how eq 'fast';
+	if ($held)
+	{
+		$node->safe_psql('postgres',
+			'CREATE EXTENSION IF NOT EXISTS injection_points');
+		hold_at($node, 'lazydrop-removal');
+	}
+	if ($slow)
+	{
+		add_segments($node, $paths->[0], 2, 40 * MB);
+		add_segments($node, "base/$oid/1", 2, 40 * MB);
+		reload_with($node, 'lazydrop.removal_rate' => '1MB');
+	}
 	my $before = drop_what_goes($node, $params{checkpoint});
 	my $contents = contents_of($node);
 
@@ -270,9 +286,14 @@ sub swap
 			'>=', 2, "$what: a database's directories are pending");
 		is($after->{passes}, $before->{passes}, "$what: and their buffers");
 		cmp_ok(scalar(map { relation_files($node, $_) } @$paths),
-			'>', 6, "$what: and files");
+			'>', 6, "$what: and files")
+		  if $held;
 		is(scalar(database_directories($node, $oid)),
-			2, "$what: and directories");
+			2, "$what: and directories")
+		  if $held;
+		cmp_ok(scalar(hidden_files($node)),
+			'>=', 2, "$what: and hidden files")
+		  if $slow;
 	}
 	my ($statistics, $io) = (statistics($node), io_statistics($node));
 	$node->stop($how);
@@ -288,6 +309,9 @@ sub swap
 	}
 
 	start_as($node, $to);
+	reload_with($node, 'lazydrop.removal_rate' => '0') if $slow;
+	is_deeply([ hidden_files($node) ], [], "$what: which stock removes")
+	  if $to eq 'stock';
 	if ($how eq 'fast')
 	{
 		is(statistics($node), $statistics, "$what: statistics are kept");
@@ -349,11 +373,16 @@ sub start_other
 	$node->poll_query_until('postgres',
 		q{SELECT current_setting('lazydrop.removal_rate') = '2MB' AND current_setting('lazydrop.pass_delay') = '0'}
 	) or die 'the settings were not reloaded';
+	# A file that cannot be hidden is removed under its name.
+	my @in_the_way = map { $node->data_dir . "/base/$_" } qw(pgsql_tmp 0);
+	rmdir $_ foreach @in_the_way;
+	append_to_file($_, "a file\n") foreach @in_the_way;
 	$node->safe_psql('postgres', 'DROP TABLE gone');
 	my $nfiles = scalar(relation_files($node, $path));
 	wait_until(sub { relation_files($node, $path) < $nfiles })
 	  or die 'no segment was removed';
 	$node->stop('immediate');
+	unlink @in_the_way;
 	my @left = relation_files($node, $path);
 	cmp_ok(scalar(@left), '>', 1,
 		'the fork crashed when a table is half gone');
@@ -377,7 +406,8 @@ SKIP:
 	  unless $has_injection_points;
 	$node->stop;
 	start_as($node, 'fork');
-	$node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
+	$node->safe_psql('postgres',
+		'CREATE EXTENSION IF NOT EXISTS injection_points');
 	my $fpw = 'on';
 	foreach my $point (
 		qw(database-logged database-forgotten database-ready removal))
@@ -400,6 +430,7 @@ SKIP:
 			INSERT INTO t SELECT generate_series(1001, 3000)});
 		my $contents = contents_of($node, 'pg_database');
 		delete $contents->{$_} foreach grep { / in dying$/ } keys %$contents;
+		hold_at($node, 'lazydrop-removal') if $point ne 'removal';
 		hold_at($node, "lazydrop-$point");
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
 		$session->query_until(qr/begun/,
@@ -616,13 +647,18 @@ sub trade_places
 		if ($kind eq 'fork')
 		{
 			# A restartpoint, and more.
+			hold_at($standby, 'lazydrop-removal') if $has_injection_points;
 			wait_for_pending($standby);
+			wait_for_wait($standby, 'lazydrop-removal')
+			  if $has_injection_points;
 			$primary->safe_psql('postgres', 'CHECKPOINT');
 			$primary->wait_for_replay_catchup($standby);
 			my $waits = stats($standby)->{checkpoint_waits};
 			$standby->safe_psql('postgres', 'CHECKPOINT');
 			cmp_ok(stats($standby)->{checkpoint_waits},
-				'>', $waits, "$what: a restartpoint has files to remove");
+				'>', $waits, "$what: a restartpoint has files to hide")
+			  if $has_injection_points;
+			release($standby, 'lazydrop-removal') if $has_injection_points;
 			wait_for_pending($standby);
 		}
 		$primary->wait_for_replay_catchup($standby);

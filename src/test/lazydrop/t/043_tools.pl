@@ -545,6 +545,7 @@ sub rewind
 {
 	my ($old, $new, $from, $mode) = @_;
 	my $what = "pg_rewind, source $from, target stopped $mode";
+	hold_worker($_, 'lazydrop-removal') foreach $old, $new;
 	start_storm($old);
 	$old->safe_psql(
 		'postgres', qq{
@@ -567,7 +568,8 @@ sub rewind
 	$old->safe_psql('postgres', "DROP TABLE early_$mode$from");
 	$old->wait_for_replay_catchup($new);
 	cmp_ok(scalar(relation_files($new, $early)),
-		'>=', 3, "$what: files are pending at the promotion");
+		'>=', 3, "$what: files are pending at the promotion")
+	  if $have_points;
 	$new->promote;
 	is(scalar(relation_files($new, $early)), 0, "$what: and gone after it");
 	start_storm($_, 'file_copy', 'tablespace') foreach $old, $new;
@@ -578,7 +580,7 @@ sub rewind
 		"UPDATE live SET n = -2 WHERE a % 2 = 0; DROP TABLE leaves_$mode$from"
 	);
 
-	foreach ([ $old, $returns ], [ $new, $leaves ])
+	foreach ($have_points ? ([ $old, $returns ], [ $new, $leaves ]) : ())
 	{
 		my ($node, $path) = @$_;
 		cmp_ok(
@@ -589,18 +591,21 @@ sub rewind
 			"$what: files are pending on " . $node->name);
 	}
 
-	# What is pending is removed by the shutdown; or stays, and is removed by the
-	# recovery in single-user mode that pg_rewind asks for.
+	# What is pending is removed, or hidden by the shutdown; or stays, and is removed by
+	# the recovery in single-user mode that pg_rewind asks for.
+	release_worker($old, 'lazydrop-removal') if $mode eq 'fast';
 	$old->stop($mode);
 	forget_storm($old);
 	is( scalar(
 			grep { -s $old->data_dir . "/$_" } relation_files($old, $returns)
 		),
 		$mode eq 'fast' ? 0 : 3,
-		"$what: files after the target has stopped");
+		"$what: files after the target has stopped")
+	  if $mode eq 'fast' || $have_points;
 	if ($from eq 'directory')
 	{
 		stop_storm($new);
+		release_worker($new, 'lazydrop-removal');
 		$new->stop;
 	}
 	command_ok(
@@ -619,6 +624,7 @@ sub rewind
 	$old->enable_streaming($new);
 	$old->start;
 	stop_storm($new) if $from eq 'server';
+	release_worker($new, 'lazydrop-removal') if $from eq 'server';
 	$new->wait_for_replay_catchup($old);
 	is_deeply(contents($old), contents($new),
 		"$what: the contents are the same");
@@ -636,13 +642,6 @@ sub rewind
 	return;
 }
 
-foreach my $node ($primary, $standby)
-{
-	$node->append_conf('postgresql.conf', 'lazydrop.pass_delay = 60s');
-	$node->reload;
-	$node->poll_query_until('postgres',
-		q{SELECT current_setting('lazydrop.pass_delay') = '1min'});
-}
 rewind($primary, $standby, 'server', 'fast');
 rewind($standby, $primary, 'directory', 'immediate');
 rewind($primary, $standby, 'server', 'immediate');

@@ -96,6 +96,8 @@ sub new_node
 		lazydrop.pass_delay = 1min});
 	push @nodes_there, $node;
 	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION injection_points')
+	  if $install ne 'stock';
 	return $node;
 }
 
@@ -125,6 +127,7 @@ foreach
 			q{SELECT oid FROM pg_database WHERE datname = 'd'});
 		my $path =
 		  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+		hold_at($node, 'lazydrop-removal') if $install ne 'stock';
 		$node->safe_psql('postgres', "DROP TABLE t;\nDROP DATABASE d");
 		cmp_ok(-s $node->data_dir . "/$path",
 			'>', 0, "$what: files are pending")
@@ -133,8 +136,14 @@ foreach
 		  grep { -d }
 		  glob(
 			"'@{[ $node->data_dir ]}'/" . ($which eq 'all' ? '*' : $which));
+		my $session = $node->background_psql('postgres');
 		make_read_only(@directories);
 		my $offset = -s $node->logfile;
+		$session->query_safe(
+			q{SELECT injection_points_detach('lazydrop-removal');
+			SELECT injection_points_wakeup('lazydrop-removal')})
+		  if $install ne 'stock';
+		$session->quit;
 		ok($node->stop('fast', fail_ok => 1), "$what: it stops");
 		like(
 			slurp_file($node->logfile, $offset),
@@ -198,8 +207,10 @@ foreach my $case (
 			next;
 		}
 		cmp_ok(scalar(@files), '>=', 3, "$what: a table with files");
+		hold_at($node, 'lazydrop-removal');
 		$node->safe_psql('postgres', 'DROP TABLE t');
 		make_read_only($directory) if $when eq 'at shutdown';
+		release($node, 'lazydrop-removal');
 		ok($node->stop('fast', fail_ok => 1), "$what: the server stops");
 		my $log = slurp_file($node->logfile);
 		unlike(

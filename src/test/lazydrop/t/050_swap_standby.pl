@@ -100,7 +100,8 @@ is($stats->{pending_relations}, $tables,
 	'the drops are replayed and pending');
 is($stats->{pending_databases}, 1, 'and the database');
 is($stats->{sync_fallbacks}, 0, 'nothing was done as in stock');
-cmp_ok($stats->{pending_bytes}, '>', 0, 'there are bytes to be removed');
+cmp_ok($stats->{bytes_removed} + $stats->{pending_bytes},
+	'>', 0, 'their files are being removed');
 is($stats->{passes}, 0, 'without a pass');
 
 is(check($standby, "\\set warning 0\n"), 'WARNING', 'the check warns');

@@ -89,6 +89,7 @@ foreach my $name (@settings)
 	my ($default, $when) = split /\|/, $node->safe_psql(
 		'postgres', qq{
 		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's'
+			WHEN unit = 'MB' AND boot_val <> '0' THEN boot_val::int / 1024 || 'GB'
 			WHEN unit = 'kB' THEN boot_val::int / 1024 || 'MB'
 			WHEN unit LIKE '%kB'
 			THEN boot_val::int * pg_size_bytes(unit) / 1048576 || 'MB'

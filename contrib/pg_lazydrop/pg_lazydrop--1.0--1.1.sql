@@ -1,0 +1,48 @@
+/* contrib/pg_lazydrop/pg_lazydrop--1.0--1.1.sql */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION pg_lazydrop UPDATE TO '1.1'" to load this file. \quit
+
+-- More counters.
+DROP VIEW pg_stat_lazydrop;
+DROP FUNCTION pg_stat_get_lazydrop();
+
+CREATE FUNCTION pg_stat_get_lazydrop(
+	OUT version text,
+	OUT pending_relations integer,
+	OUT pending_databases integer,
+	OUT max_pending integer,
+	OUT pending_files bigint,
+	OUT pending_bytes bigint,
+	OUT oldest_age interval,
+	OUT worker_pid integer,
+	OUT deferred_relations bigint,
+	OUT deferred_databases bigint,
+	OUT passes bigint,
+	OUT headers_visited bigint,
+	OUT buffers_invalidated bigint,
+	OUT writes_skipped bigint,
+	OUT sync_fallbacks bigint,
+	OUT reuse_waits bigint,
+	OUT files_removed bigint,
+	OUT bytes_removed bigint,
+	OUT checkpoint_waits bigint,
+	OUT checkpoint_wait_time double precision,
+	OUT last_pass timestamp with time zone,
+	OUT last_pass_time double precision,
+	OUT last_pass_headers bigint,
+	OUT last_pass_buffers bigint,
+	OUT stats_reset timestamp with time zone,
+	OUT hide_failures bigint,
+	OUT undeferred_removals bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_stat_lazydrop AS
+	SELECT * FROM pg_stat_get_lazydrop();
+
+REVOKE ALL ON FUNCTION pg_stat_get_lazydrop() FROM PUBLIC;
+REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop() TO pg_monitor;
+GRANT SELECT ON pg_stat_lazydrop TO pg_monitor;

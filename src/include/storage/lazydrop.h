@@ -46,7 +46,8 @@ extern bool LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces,
 									 const Oid *tablespaces, XLogRecPtr lsn);
 extern void LazyDropForgetSyncRequests(Oid dboid, int ntablespaces,
 									   const Oid *tablespaces);
-extern bool LazyDropDeferRmtree(Oid dboid, Oid spcoid);
+extern bool LazyDropDeferDirectories(Oid dboid, int ntablespaces,
+									 const Oid *tablespaces);
 
 /* writers of shared buffers */
 extern bool LazyDropCanSkipWrite(const struct buftag *tag);
@@ -57,6 +58,7 @@ extern bool LazyDropWriteWasSkipped(void);
 /* processes that create or choose names */
 extern void LazyDropSettleRelation(SMgrRelation reln);
 extern void LazyDropSettleDatabase(Oid dboid);
+extern void LazyDropSettleDirectory(Oid spcoid, Oid dboid);
 extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
@@ -91,6 +93,9 @@ extern bool LazyDropLeavesToWorker(const char *dir, const char *name);
 
 /* the checkpointer, when it has taken note of what was sent to it */
 extern void LazyDropRequestsAbsorbed(void);
+
+/* procsignal.c: the last barrier in which all processes have taken part */
+extern uint64 LazyDropBarrierTaken(void);
 
 /* partial truncation */
 extern void LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum,

@@ -36,8 +36,8 @@ typedef enum LazyDropFiles
 	LAZYDROP_FILES_BURIED,
 
 	/*
-	 * the dropper waits for a barrier: only a process that must not wait
-	 * removes them
+	 * the dropper waits for reads, or the entry for other processes: only a
+	 * process that must not wait hides or removes them
 	 */
 	LAZYDROP_FILES_FORGOTTEN,
 	/* to be removed by any process */
@@ -128,8 +128,17 @@ typedef struct LazyDropEntry
 	/* processes that are in a system call on one of the files (rule R5) */
 	int			nbusy;
 
-	/* the process that is to advance "files" */
+	/* the process that is to advance "files", unless "barrier" is set */
 	ProcNumber	dropper;
+
+	/*
+	 * A database's entry waits (rule R11) until all processes have taken part
+	 * in this generation of barriers, and the checkpointer has absorbed sync
+	 * requests this many times.  Until then, it is not deleted, and its files
+	 * are not LAZYDROP_FILES_READY.  Both are 0 if it waits for nothing.
+	 */
+	uint64		barrier;
+	uint64		absorptions;
 
 	/* end of the WAL record that drops it, or invalid in recovery */
 	XLogRecPtr	lsn;
@@ -179,8 +188,12 @@ typedef struct LazyDropShared
 		char		pad[PG_CACHE_LINE_SIZE];
 	}			nburied;
 
-	/* number of all entries; changed under the lock, read without it */
+	/*
+	 * number of all entries, and of those with a barrier; changed under the
+	 * lock, read without it
+	 */
 	pg_atomic_uint32 npending;
+	pg_atomic_uint32 nwaiting;
 
 	LWLock		lock;
 	int			tranche_id;
@@ -341,8 +354,11 @@ extern void LazyDropSetHidden(LazyDropEntry *entry, int nhidden);
 extern bool LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files,
 							 XLogRecPtr lsn, int64 now);
 extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
-extern void LazyDropAdvanceFiles(const RelFileLocator *locators, int n,
-								 LazyDropFiles files);
+extern void LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
+									  bool keep_first, uint64 barrier,
+									  uint64 absorptions);
+extern void LazyDropReadsDone(const RelFileLocator *locators, int n);
+extern bool LazyDropAdvanceWaiting(void);
 extern void LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry);
 extern int	LazyDropFindJobs(LazyDropFiles least, bool visible,
 							 uint64 first_serial, uint64 last_serial,
@@ -362,12 +378,15 @@ extern void LazyDropWakeWorker(void);
 
 /* lazydrop_write.c */
 extern void LazyDropSleepForOther(long microseconds);
+extern void LazyDropWaitForWriters(const RelFileLocator *sorted, int n);
+extern void LazyDropWaitForReads(const RelFileLocator *sorted, int n);
 extern void LazyDropWaitForIO(const RelFileLocator *sorted, int n);
 
 /* lazydrop_pass.c */
 extern PGDLLIMPORT bool lazydrop_log_passes;
 extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg);
+extern bool LazyDropConflictWithPin(void);
 
 /* lazydrop_paths.c */
 extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
@@ -375,6 +394,7 @@ extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
 extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
 extern void LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which);
 extern void LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n);
+extern bool LazyDropParseHidden(const char *name, uint64 *serial);
 extern bool LazyDropIsLeftover(const char *name);
 extern void LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job);
 extern uint64 LazyDropCountSegments(const RelPathStr *first, bool gaps);

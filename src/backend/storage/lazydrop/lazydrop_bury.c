@@ -53,7 +53,7 @@ LazyDropMayBury(int n)
 }
 
 /*
- * What to do about the files of what is buried now.  They are removed in the
+ * Return the state of files that are buried now.  They are removed in the
  * background only when a record that drops them is durable, as any is in
  * recovery (rule R9), when there is a worker, and when their file systems have
  * enough free space (R15).
@@ -77,8 +77,8 @@ LazyDropFilesOfBurial(const RelFileLocator *locators, int n, XLogRecPtr durable)
 }
 
 /*
- * Whether this process replays what was dropped while a base backup was being
- * taken, which may have copied some of the segments only.  (Other crash recovery
+ * Whether this process replays drops that happened during a base backup, which
+ * may have copied some of the segments only.  (Other crash recovery
  * finds no gaps: files are removed in the order of rule R14.)
  */
 static bool
@@ -166,9 +166,9 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 
 /*
  * The transaction that has put entries into the set is aborted after all, as COMMIT
- * PREPARED and DROP DATABASE may be when they run out of memory.  Files may be left
- * behind, those of a database until it is dropped again; but no process must wait for
- * this one to release them.
+ * PREPARED and DROP DATABASE may be when they run out of memory.  Files may be
+ * left behind if there may be requests to sync them, those of a database until
+ * it is dropped again; but no process must wait for this one to release them.
  */
 void
 LazyDropGiveUpFiles(void)
@@ -176,17 +176,20 @@ LazyDropGiveUpFiles(void)
 	dlist_mutable_iter iter;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach_modify(iter, &LazyDropCtl->removals)
+	dlist_foreach_modify(iter, &LazyDropCtl->pending)
 	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-		if (entry->files == LAZYDROP_FILES_BURIED &&
-			entry->dropper == MyProcNumber)
+		if (entry->dropper != MyProcNumber)
+			continue;
+		if (entry->files == LAZYDROP_FILES_BURIED)
 		{
 			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
 			LazyDropDeleteIfDone(entry);
 		}
+		else if (entry->files == LAZYDROP_FILES_FORGOTTEN &&
+				 entry->barrier == 0)
+			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);

@@ -5,6 +5,7 @@
  *
  * A database is buried as a whole, with an entry for each of its tablespaces.  DROP
  * DATABASE writes its record before anything is removed, and so needs no checkpoint.
+ * It does not wait until the directories can be removed: their entries do.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -46,12 +47,12 @@ static bool burying = false;
 /* whether the removal of the directories that are dropped in replay is deferred */
 static bool redo_deferred = false;
 
-/* the directories of a database that is dropped */
+/* the directories of a database that is dropped, and the end of the record */
 typedef struct Directories
 {
 	RelFileLocator *locators;
 	int			n;
-	bool		deferred;		/* others remove them */
+	XLogRecPtr	lsn;
 } Directories;
 
 /* ---------------------------------------------------------------------
@@ -144,14 +145,20 @@ LazyDropRequestsAbsorbed(void)
 }
 
 /*
- * Wait until the checkpointer has taken note of what this process has sent to it
- * (rule R11).  An absorption that is under way may have emptied the queue before we
- * sent it, so wait for the one after it.
+ * The number of absorptions after which the checkpointer has taken note of all
+ * requests that this process has sent until now (rule R11).  An absorption that
+ * is under way may have emptied the queue before, so one more is needed.
  */
+static uint64
+EnoughAbsorptions(void)
+{
+	return pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions) + 2;
+}
+
 static void
 WaitForAbsorption(void)
 {
-	uint64		enough = pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions) + 2;
+	uint64		enough = EnoughAbsorptions();
 
 	ConditionVariablePrepareToSleep(&LazyDropCtl->absorbed_cv);
 	while (pg_atomic_read_u64(&LazyDropCtl->absorptions) < enough)
@@ -272,28 +279,41 @@ LazyDropLogOldDirectory(Oid dboid, Oid spcoid)
 }
 
 /*
- * Remove the directories, or let others do it.
+ * Leave directories that this process has buried, and whose sync requests it
+ * has forgotten, to others.  Their entries wait until the checkpointer has
+ * taken note of that, and all processes have closed their files; this process
+ * does not.  A checkpoint that comes meanwhile hides the files.
  */
 static void
-ReleaseDirectories(const Directories *dirs)
+LeaveDirectories(const RelFileLocator *locators, int n)
 {
-	if (dirs->deferred)
-		LazyDropAdvanceFiles(dirs->locators, dirs->n, LAZYDROP_FILES_READY);
-	else
-	{
-		for (int i = 0; i < dirs->n; i++)
-			LazyDropRemoveDatabaseDirectory(dirs->locators[i].spcOid,
-											dirs->locators[i].dbOid);
-	}
+	uint64		enough = EnoughAbsorptions();
+	uint64		barrier = EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE);
+
+	LazyDropRequestsForgotten(locators, n, false, barrier, enough);
+}
+
+/*
+ * Remove directories that are not left to others.
+ *
+ * A base backup that has begun meanwhile may have part of them, and replays
+ * from after the record.  So the record is written once more.
+ */
+static void
+RemoveDirectories(const Directories *dirs)
+{
+	for (int i = 0; i < dirs->n; i++)
+		LazyDropRemoveDatabaseDirectory(dirs->locators[i].spcOid,
+										dirs->locators[i].dbOid);
+	if (dirs->n > 0 && GetRedoRecPtr() >= dirs->lsn)
+		(void) LogDatabaseDrop(dirs->locators[0].dbOid, dirs->locators, dirs->n);
 }
 
 static void
-DirectoriesOnExit(int code, Datum arg)
+RemoveDirectoriesOnExit(int code, Datum arg)
 {
-	const Directories *dirs = (const Directories *) DatumGetPointer(arg);
-
 	LWLockReleaseAll();
-	ReleaseDirectories(dirs);
+	RemoveDirectories((const Directories *) DatumGetPointer(arg));
 }
 
 /*
@@ -310,10 +330,11 @@ DirectoriesOnExit(int code, Datum arg)
  * What replay does not forgive is a relation map whose directory is missing.  When it
  * might meet one, which is rare, there is a checkpoint after all.
  *
- * From the record on, the directories are gone, on standbys as well.  We cannot be
- * interrupted until they can be removed, and when we are after that, they are all the
- * same; the transaction is rolled back then, and leaves an invalid database, which can
- * only be dropped again, as in stock.
+ * From the record on, the directories are gone, on standbys as well.  So we
+ * cannot be interrupted until the directories are left to others.  If their
+ * removal is not deferred, an interrupt ends the wait, and they are removed all
+ * the same.  Then the transaction is rolled back, and leaves an invalid
+ * database, which can only be dropped again, as in stock.
  */
 bool
 LazyDropDropDatabase(Oid dboid)
@@ -322,7 +343,6 @@ LazyDropDropDatabase(Oid dboid)
 	LazyDropFiles files;
 	int			nlocators;
 	Directories dirs;
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
 	bool		buried = false;
 
 	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
@@ -339,19 +359,18 @@ LazyDropDropDatabase(Oid dboid)
 	locators = DatabaseDirectories(dboid, &nlocators, &dirs.n);
 	dirs.locators = palloc_array(RelFileLocator, Max(dirs.n, 1));
 	memcpy(dirs.locators, locators, dirs.n * sizeof(RelFileLocator));
+	dirs.lsn = InvalidXLogRecPtr;
 
 	Assert((MyProc->delayChkptFlags & DELAY_CHKPT_START) == 0);
 	HOLD_INTERRUPTS();
 	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
 	if (dirs.n > 0)
-		lsn = LogDatabaseDrop(dboid, locators, dirs.n);
+		dirs.lsn = LogDatabaseDrop(dboid, locators, dirs.n);
 	LAZYDROP_INJECTION_POINT("lazydrop-database-logged");
-	files = LazyDropFilesOfBurial(locators, dirs.n, lsn);
+	files = LazyDropFilesOfBurial(locators, dirs.n, dirs.lsn);
 	if (LazyDropMayBury(1))
-		buried = BuryDatabase(locators, nlocators, files, dirs.n, lsn);
-	dirs.deferred = buried && files != LAZYDROP_FILES_NONE;
-	if (dirs.deferred)
-		burying = true;
+		buried = BuryDatabase(locators, nlocators, files, dirs.n, dirs.lsn);
+	burying = buried && files != LAZYDROP_FILES_NONE;
 	MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
 
 	if (buried)
@@ -370,27 +389,27 @@ LazyDropDropDatabase(Oid dboid)
 	START_CRIT_SECTION();
 	ForgetDatabaseSyncRequests(dboid);
 	END_CRIT_SECTION();
-	if (dirs.deferred)
-		LazyDropAdvanceFiles(dirs.locators, dirs.n, LAZYDROP_FILES_FORGOTTEN);
-	burying = false;
-
-	PG_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+	if (burying)
 	{
+		LeaveDirectories(dirs.locators, dirs.n);
+		burying = false;
 		RESUME_INTERRUPTS();
 		LAZYDROP_INJECTION_POINT("lazydrop-database-forgotten");
-
-		/*
-		 * Make sure that the checkpointer has taken note of what to forget,
-		 * and have others close their files.  No process needs to wait for us
-		 * meanwhile: a checkpoint that comes hides the files itself.
-		 */
-		WaitForAbsorption();
-		WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(DirectoriesOnExit, PointerGetDatum(&dirs));
+	else
+	{
+		PG_ENSURE_ERROR_CLEANUP(RemoveDirectoriesOnExit, PointerGetDatum(&dirs));
+		{
+			RESUME_INTERRUPTS();
+			LAZYDROP_INJECTION_POINT("lazydrop-database-forgotten");
 
-	ReleaseDirectories(&dirs);
-	LAZYDROP_INJECTION_POINT("lazydrop-database-ready");
+			/* The checkpointer takes note, and others close their files. */
+			WaitForAbsorption();
+			WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
+		}
+		PG_END_ENSURE_ERROR_CLEANUP(RemoveDirectoriesOnExit, PointerGetDatum(&dirs));
+		RemoveDirectories(&dirs);
+	}
 
 	pfree(dirs.locators);
 	pfree(locators);
@@ -416,6 +435,23 @@ LazyDropDatabaseXactCallback(XactEvent event, void *arg)
  */
 
 /*
+ * The directories that a record names.
+ */
+static RelFileLocator *
+Locators(Oid dboid, int ntablespaces, const Oid *tablespaces)
+{
+	RelFileLocator *locators = palloc_array(RelFileLocator, ntablespaces);
+
+	for (int i = 0; i < ntablespaces; i++)
+	{
+		locators[i].spcOid = tablespaces[i];
+		locators[i].dbOid = dboid;
+		locators[i].relNumber = InvalidRelFileNumber;
+	}
+	return locators;
+}
+
+/*
  * Bury a database in replay, for exactly the tablespaces that the record names: when
  * it comes from ALTER DATABASE SET TABLESPACE, the database lives on in another
  * (rule R4).  Returns false when the caller must drop its buffers as stock does.
@@ -436,13 +472,7 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 	if (ntablespaces == 0 || !LazyDropMayBury(1))
 		return false;
 
-	locators = palloc_array(RelFileLocator, ntablespaces);
-	for (int i = 0; i < ntablespaces; i++)
-	{
-		locators[i].spcOid = tablespaces[i];
-		locators[i].dbOid = dboid;
-		locators[i].relNumber = InvalidRelFileNumber;
-	}
+	locators = Locators(dboid, ntablespaces, tablespaces);
 	files = LazyDropFilesOfBurial(locators, ntablespaces, InvalidXLogRecPtr);
 	buried = BuryDatabase(locators, ntablespaces, files, ntablespaces,
 						  InvalidXLogRecPtr);
@@ -458,18 +488,21 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 }
 
 /*
- * Called in replay where a database's directory is removed, after its sync requests
- * have been forgotten and the barrier.  When its removal is deferred, let others do
- * it and return true.
+ * Called in replay of a database's removal when the sync requests have been
+ * forgotten, before the barrier.  If the removal of its directories is deferred,
+ * leave it and the barrier to others, and return true.
  */
 bool
-LazyDropDeferRmtree(Oid dboid, Oid spcoid)
+LazyDropDeferDirectories(Oid dboid, int ntablespaces, const Oid *tablespaces)
 {
-	RelFileLocator locator = {spcoid, dboid, InvalidRelFileNumber};
+	RelFileLocator *locators;
 
-	if (redo_deferred)
-		LazyDropAdvanceFiles(&locator, 1, LAZYDROP_FILES_READY);
-	return redo_deferred;
+	if (!redo_deferred)
+		return false;
+	locators = Locators(dboid, ntablespaces, tablespaces);
+	LeaveDirectories(locators, ntablespaces);
+	pfree(locators);
+	return true;
 }
 
 /*
@@ -489,8 +522,7 @@ LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
  * for files in them, and for no others (rule R2): stock goes by the database
  * alone, and so forgets to sync files that live on in third tablespaces when a
  * database is moved.  A database that is dropped has no others, and may have very
- * many of these, so then stock's one request does.  From then on, a process that
- * cannot wait for the barrier may remove the files that were buried.
+ * many of these, so then stock's one request does.
  */
 void
 LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
@@ -499,10 +531,4 @@ LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)
 		LazyDropForgetDirectorySyncRequests(tablespaces[0], dboid);
 	else
 		ForgetDatabaseSyncRequests(dboid);
-	for (int i = 0; redo_deferred && i < ntablespaces; i++)
-	{
-		RelFileLocator locator = {tablespaces[i], dboid, InvalidRelFileNumber};
-
-		LazyDropAdvanceFiles(&locator, 1, LAZYDROP_FILES_FORGOTTEN);
-	}
 }

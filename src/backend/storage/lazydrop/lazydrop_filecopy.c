@@ -58,7 +58,7 @@ typedef struct CopiedDatabase
 #define MAX_COPIED_DATABASES	16
 #define ANY_DATABASE			InvalidOid
 
-/* Replay goes on when so many restartpoints have failed, one each second. */
+/* Replay goes on when this many restartpoints have failed, one each second. */
 #define MAX_FAILURES			10
 
 int			lazydrop_copied_databases = 0;

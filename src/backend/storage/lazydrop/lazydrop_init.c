@@ -239,6 +239,7 @@ LazyDropShmemInit(void)
 	memset(LazyDropCtl, 0, SetSize());
 	pg_atomic_init_u32(&LazyDropCtl->nburied.value, 0);
 	pg_atomic_init_u32(&LazyDropCtl->npending, 0);
+	pg_atomic_init_u32(&LazyDropCtl->nwaiting, 0);
 
 	/* A tranche of our own: a built-in one would move those of extensions. */
 	LazyDropCtl->tranche_id = LazyDropNewTranche("LazyDrop");

@@ -25,19 +25,26 @@
 #include "storage/fd.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
+#include "utils/timestamp.h"
 
 /*
  * Called by the postmaster for each name in a directory of temporary files,
  * and for each database's directory, when it removes temporary files before it
- * starts other processes.  Returns whether to leave the file, or what is in
- * the directory, to the worker: it is one that the lazy drop has hidden, or
- * hides files in; there will be a worker; and "dir", where it is, has space.
+ * starts other processes.  Returns whether to leave the file, or the files in
+ * the directory, to the worker: the lazy drop has hidden them, there will be a
+ * worker, and the file system of "dir", where they are, has space.
  */
 bool
 LazyDropLeavesToWorker(const char *dir, const char *name)
 {
-	return (strcmp(name, LAZYDROP_NO_DATABASE) == 0 ||
-			LazyDropIsHidden(name)) &&
+	uint64		serial = 0;
+
+	if (strcmp(name, LAZYDROP_NO_DATABASE) != 0 &&
+		!LazyDropParseHidden(name, &serial))
+		return false;
+
+	/* If the clock has been set back, the worker would not know this one. */
+	return serial <= (uint64) GetCurrentTimestamp() &&
 		lazydrop_worker_registered && !LazyDropDirectoryIsFull(dir);
 }
 

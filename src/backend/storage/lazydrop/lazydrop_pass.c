@@ -24,11 +24,13 @@
  */
 #include "postgres.h"
 
+#include "access/xlogutils.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "storage/buf_internals.h"
+#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_cache.h"
@@ -68,6 +70,12 @@ typedef struct PassState
 	int			pinned[MAX_PINNED];
 	int			npinned;
 
+	/* whom it is for, and a buffer of such an entry that stays pinned */
+	LazyDropMatch matches;
+	const void *arg;
+	Buffer		in_the_way;
+	BufferTag	in_the_way_tag;
+
 	int64		invalidated;
 	int64		took_us;
 
@@ -87,6 +95,9 @@ typedef enum InvalidateResult
 	INVALIDATE_PINNED,			/* come back */
 	INVALIDATE_GIVEN_UP,		/* pinned, and its entry is marked */
 } InvalidateResult;
+
+/* not on the stack: 20 kB */
+static PassState pass_state;
 
 /* multiplicative hashing: the high bits are good */
 static inline uint32
@@ -296,7 +307,15 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 		LazyDropUnlockBufHdr(buf, old, state);
 		LWLockRelease(partition_lock);
 		if (result == INVALIDATE_GIVEN_UP)
+		{
 			entry->pinned = true;
+			if (pass->matches != NULL &&
+				pass->matches(&entry->locator, pass->arg))
+			{
+				pass->in_the_way = BufferDescriptorGetBuffer(buf);
+				pass->in_the_way_tag = tag;
+			}
+		}
 		LWLockRelease(&LazyDropCtl->lock);
 		return result;
 	}
@@ -454,16 +473,15 @@ DisownOnError(int code, Datum arg)
 bool
 LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 {
-	/* not on the stack: 20 kB */
-	static PassState state;
-
-	PassState  *pass = &state;
+	PassState  *pass = &pass_state;
 	instr_time	began;
 
+	memset(pass, 0, sizeof(PassState));
 	if (LazyDropNothingBuried())
 		return false;
 
-	memset(pass, 0, sizeof(PassState));
+	pass->matches = matches;
+	pass->arg = arg;
 	INSTR_TIME_SET_CURRENT(began);
 	OwnEntries(pass, steal_before, matches, arg);
 	if (pass->owner == 0)
@@ -490,4 +508,25 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 						(long long) pass->invalidated, NBuffers,
 						pass->took_us / 1000.0)));
 	return pass->settled;
+}
+
+/*
+ * In replay on a hot standby: if the last pass of this process was for an entry
+ * of which a session has a buffer pinned, raise the recovery conflict that replay
+ * raises where it needs a cleanup lock, and wait until the pin is gone (rule R7).
+ * Returns false if there is no such buffer.  The caller holds no LWLock.
+ */
+bool
+LazyDropConflictWithPin(void)
+{
+	const PassState *pass = &pass_state;
+
+	if (!InHotStandby || !BufferIsValid(pass->in_the_way) ||
+		!ReadRecentBuffer(BufTagGetRelFileLocator(&pass->in_the_way_tag),
+						  BufTagGetForkNum(&pass->in_the_way_tag),
+						  pass->in_the_way_tag.blockNum, pass->in_the_way))
+		return false;
+	LockBufferForCleanup(pass->in_the_way);
+	UnlockReleaseBuffer(pass->in_the_way);
+	return true;
 }

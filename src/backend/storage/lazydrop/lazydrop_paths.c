@@ -8,7 +8,7 @@
  * tablespaces, which is hidden as a whole where that is possible.
  *
  * A hidden file has one of two names, both in the tablespace in which it was
- * (those of pg_global are in pg_default's):
+ * (files of pg_global are in pg_default):
  *
  *		pgsql_tmp/pgsql_tmp.lazydrop.N.M	a temporary file
  *		0/tN_M					a file of a temporary relation, in the
@@ -108,11 +108,11 @@ LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n)
 }
 
 /*
- * Whether the name is that of a hidden file; sets its serial number.  A
- * relation has no temporary file with so large a number.
+ * Whether a hidden file has this name; sets its serial number.  No temporary
+ * relation has such a large number.
  */
-static bool
-ParseHiddenName(const char *name, uint64 *serial)
+bool
+LazyDropParseHidden(const char *name, uint64 *serial)
 {
 	int			n;
 	int			end;
@@ -125,26 +125,26 @@ ParseHiddenName(const char *name, uint64 *serial)
 
 /*
  * Called where a data directory is synced before recovery.  Returns whether
- * the name is that of a file which the lazy drop has hidden.
+ * the lazy drop has given the name to a file that it has hidden.
  */
 bool
 LazyDropIsHidden(const char *name)
 {
 	uint64		serial;
 
-	return ParseHiddenName(name, &serial);
+	return LazyDropParseHidden(name, &serial);
 }
 
 /*
- * Whether the name is that of a file which an earlier run of the server has
- * hidden.
+ * Whether an earlier run of the server has given the name to a hidden file.
  */
 bool
 LazyDropIsLeftover(const char *name)
 {
 	uint64		serial;
 
-	return ParseHiddenName(name, &serial) && serial <= LazyDropCtl->start_serial;
+	return LazyDropParseHidden(name, &serial) &&
+		serial <= LazyDropCtl->start_serial;
 }
 
 /*
@@ -227,8 +227,8 @@ LazyDropFileSize(const LazyDropPath *path)
  * count it in "nhidden".  Returns false when that fails, with errno; a file
  * that is not there is no failure, and is not counted.
  *
- * Its time is that of the renaming: a file that is years old would alarm those
- * who watch temporary files.
+ * Its modification time is set to now: a file that is years old would alarm
+ * a monitor of temporary files.
  */
 bool
 LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
@@ -242,8 +242,8 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 	for (int which = 0; which < LAZYDROP_HIDDEN_DIRECTORIES && rc < 0; which++)
 	{
 		/*
-		 * Stock could not remove a directory with the second name.  The first
-		 * error is what is wrong.
+		 * Stock could not remove a directory with the second name.  If both
+		 * fail, report the first error.
 		 */
 		if (which > 0 && (lstat(path, &st) < 0 || S_ISDIR(st.st_mode)))
 			break;

@@ -112,10 +112,10 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
  * "durable" is the end of the WAL record that drops them, which has been flushed,
  * or InvalidXLogRecPtr when there is none (rule R9) and in recovery.
  *
- * When this returns, no process writes to the files of those relations any more and
- * no read of them is in flight (rule R1), so that the caller may forget their
- * sync requests (rule R2) and remove their files, or have LazyDropDeferUnlink see
- * to that.
+ * When this returns, no process writes to the files of those relations any
+ * more (rule R1), so that the caller may forget their sync requests (rule R2).
+ * Nor is a read of them in flight, so that it may remove the files, unless
+ * LazyDropDeferUnlink sees to both.
  */
 void
 LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
@@ -160,7 +160,9 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		nburying = n;
 
 	qsort(locators, n, sizeof(RelFileLocator), LazyDropCompareLocators);
-	LazyDropWaitForIO(locators, n);
+	LazyDropWaitForWriters(locators, n);
+	if (files == LAZYDROP_FILES_NONE)
+		LazyDropWaitForReads(locators, n);
 	just_buried = locators;
 	njust_buried = n;
 	just_buried_lsn = durable;
@@ -283,12 +285,13 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 }
 
 /*
- * The relations that this process has buried have their sync requests forgotten: let others
- * remove the files.
+ * The relations that this process has buried have their sync requests
+ * forgotten: let others remove the files.
  *
- * A checkpoint that has begun after our commit record may have looked for files before it
- * could see ours, and a crash would leave them for ever (rule R8).  One that begins from
- * now on sees them.
+ * A checkpoint that has begun after our commit record may have looked for
+ * files before it could see ours, and a crash would leave them for ever (rule
+ * R8).  One that begins from now on sees them.  So the files are hidden before
+ * reads are waited for, which may be stuck.
  */
 static void
 ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
@@ -296,30 +299,18 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 {
 	LazyDropJob job;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < n; i++)
+	LazyDropRequestsForgotten(locators, n, keep_first, 0, 0);
+	if (!XLogRecPtrIsInvalid(lsn) && lsn <= GetRedoRecPtr())
 	{
-		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
-
-		/* no other process advances the entry, or deletes it, until then */
-		Assert(entry->files == LAZYDROP_FILES_BURIED &&
-			   entry->dropper == MyProcNumber);
-		entry->keep_first = keep_first;
-		LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
+		for (int i = 0; i < n; i++)
+		{
+			while (LazyDropFindJob(&locators[i], &job) &&
+				   !LazyDropHideOrRemove(&job, NULL))
+				LazyDropSleepForOther(1000L);
+		}
 	}
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	LazyDropWakeWorker();
-
-	if (XLogRecPtrIsInvalid(lsn) || lsn > GetRedoRecPtr())
-		return;
-	for (int i = 0; i < n; i++)
-	{
-		while (LazyDropFindJob(&locators[i], &job) &&
-			   !LazyDropHideOrRemove(&job, NULL))
-			LazyDropSleepForOther(1000L);
-	}
-	LazyDropWakeWorker();
+	LazyDropWaitForReads(locators, n);
+	LazyDropReadsDone(locators, n);
 }
 
 /*

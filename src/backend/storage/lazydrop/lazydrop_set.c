@@ -128,6 +128,22 @@ LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files)
 }
 
 /*
+ * Have an entry wait for a barrier and for absorptions, or, with zeroes, for
+ * nothing.  The caller holds the lock in exclusive mode.
+ */
+static void
+SetWaiting(LazyDropEntry *entry, uint64 barrier, uint64 absorptions)
+{
+	Assert(LWLockHeldByMeInMode(&LazyDropCtl->lock, LW_EXCLUSIVE));
+
+	pg_atomic_write_u32(&LazyDropCtl->nwaiting,
+						pg_atomic_read_u32(&LazyDropCtl->nwaiting) +
+						(barrier != 0) - (entry->barrier != 0));
+	entry->barrier = barrier;
+	entry->absorptions = absorptions;
+}
+
+/*
  * All files of an entry, or none, have names of hidden ones, of which it has
  * given "nhidden".  The caller holds the lock in exclusive mode.
  */
@@ -181,6 +197,8 @@ LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr 
 		entry->hidden = false;
 		entry->hiding = false;
 		entry->nbusy = 0;
+		entry->barrier = 0;
+		entry->absorptions = 0;
 		entry->first_serial = LazyDropCtl->last_serial + 1;
 		entry->buried_at_ns = now;
 
@@ -234,7 +252,7 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 	int		   *link = LazyDropBucketOf(&entry->locator);
 
 	if (entry->buffers || entry->files != LAZYDROP_FILES_NONE ||
-		entry->nbusy > 0)
+		entry->nbusy > 0 || entry->barrier != 0)
 		return false;
 
 	while (*link != index)
@@ -253,10 +271,43 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 }
 
 /*
- * Tell how far the dropper of so many entries has come with their files.
+ * The dropper of these entries has forgotten their sync requests.  From now on,
+ * a process that must not wait may hide or remove their files.  Others may when
+ * the dropper has waited for reads (LazyDropReadsDone); or, with a barrier, when
+ * that and the absorptions are past (LazyDropAdvanceWaiting).
  */
 void
-LazyDropAdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
+LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
+						  bool keep_first, uint64 barrier, uint64 absorptions)
+{
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
+
+		/*
+		 * A process that was hiding the files of an earlier burial may have
+		 * found that there are none.
+		 */
+		if (entry == NULL || entry->dropper != MyProcNumber)
+			continue;
+		entry->keep_first = keep_first;
+		SetWaiting(entry, barrier, absorptions);
+		if (entry->files == LAZYDROP_FILES_BURIED)
+			LazyDropSetFiles(entry, LAZYDROP_FILES_FORGOTTEN);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (barrier != 0)
+		LazyDropWakeWorker();
+}
+
+/*
+ * The dropper of these entries has waited for reads: any process may remove
+ * their files.
+ */
+void
+LazyDropReadsDone(const RelFileLocator *locators, int n)
 {
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
@@ -264,14 +315,68 @@ LazyDropAdvanceFiles(const RelFileLocator *locators, int n, LazyDropFiles files)
 		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
 
 		/* They may be gone already. */
-		if (entry == NULL || entry->files == LAZYDROP_FILES_NONE ||
-			entry->dropper != MyProcNumber)
-			continue;
-		LazyDropSetFiles(entry, files);
+		if (entry != NULL && entry->files == LAZYDROP_FILES_FORGOTTEN &&
+			entry->dropper == MyProcNumber)
+			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 	LazyDropWakeWorker();
+}
+
+/*
+ * Let those entries go on whose barrier and absorptions are past, if there are
+ * some (rule R11).  Returns whether others wait still; then the checkpointer
+ * is woken if it has to absorb requests.  Any process that needs such an entry
+ * calls this again and again; none is told when the time has come.
+ */
+bool
+LazyDropAdvanceWaiting(void)
+{
+	uint64		taken;
+	uint64		absorbed;
+	bool		wake = false;
+	bool		advanced = false;
+	dlist_mutable_iter iter;
+
+	if (pg_atomic_read_u32(&LazyDropCtl->nwaiting) == 0)
+		return false;
+
+	/* Read both before the entries, which may have newer ones by then. */
+	taken = LazyDropBarrierTaken();
+	absorbed = pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions);
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (entry->barrier == 0)
+			continue;
+		if (entry->barrier > taken || entry->absorptions > absorbed)
+		{
+			wake |= entry->absorptions > absorbed;
+			continue;
+		}
+		SetWaiting(entry, 0, 0);
+		if (entry->files == LAZYDROP_FILES_FORGOTTEN)
+			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
+		(void) LazyDropDeleteIfDone(entry);
+		advanced = true;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+
+	if (advanced)
+	{
+		ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+		if (am_lazydrop_worker)
+			LAZYDROP_INJECTION_POINT("lazydrop-database-ready");
+		else
+			LazyDropWakeWorker();
+	}
+	if (wake)
+		LazyDropWakeCheckpointer();
+	return pg_atomic_read_u32(&LazyDropCtl->nwaiting) > 0;
 }
 
 /*
@@ -422,7 +527,8 @@ LazyDropFindOldestJob(uint64 first_serial, LazyDropJob *job)
 }
 
 /*
- * The same for one entry, if there is one with files to be removed.
+ * The same for one entry, if there is one with files that a process which must
+ * not wait may remove.
  */
 bool
 LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
@@ -432,7 +538,7 @@ LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	entry = LazyDropFindEntry(locator);
-	found = entry != NULL && entry->files == LAZYDROP_FILES_READY;
+	found = entry != NULL && entry->files >= LAZYDROP_FILES_FORGOTTEN;
 	if (found)
 		LazyDropSetJob(job, entry);
 	LWLockRelease(&LazyDropCtl->lock);

@@ -63,6 +63,15 @@ MatchesDatabase(const RelFileLocator *entry, const void *arg)
 }
 
 static bool
+MatchesDirectory(const RelFileLocator *entry, const void *arg)
+{
+	const RelFileLocator *directory = arg;
+
+	return entry->dbOid == directory->dbOid &&
+		entry->spcOid == directory->spcOid;
+}
+
+static bool
 MatchesTablespace(const RelFileLocator *entry, const void *arg)
 {
 	return entry->spcOid == *(const Oid *) arg;
@@ -103,6 +112,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		LazyDropJob jobs[SETTLE_BATCH];
 		int			njobs;
 		dlist_iter	iter;
+
+		(void) LazyDropAdvanceWaiting();
 
 		/*
 		 * Files are removed by the process that needs them gone, at full
@@ -147,11 +158,13 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 
 		/*
 		 * What is left after a pass has a buffer that is still pinned, or has
-		 * been taken by another creator: be patient again.  Or its dropper is
-		 * not through yet, or a process is in the middle of a system call on
+		 * been taken by another creator: be patient again; in replay, a pin
+		 * is a conflict.  Or its dropper is not through yet, or it waits for
+		 * other processes, or a process is in the middle of a system call on
 		 * a file, or a directory is to be read once more.
 		 */
-		if (!can_own || !LazyDropPass(steal_before, matches, arg))
+		if (!can_own || !(LazyDropPass(steal_before, matches, arg) ||
+						  LazyDropConflictWithPin()))
 		{
 			/* our own pass has broadcast, so prepare only now */
 			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
@@ -197,7 +210,11 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 		dlist_head *lists[] = {&LazyDropCtl->removals, &LazyDropCtl->hidden_removals};
 		dlist_iter	iter;
 
-		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, hide,
+		/* To hide files, which takes no time, is not to wait for others. */
+		if (!hide)
+			(void) LazyDropAdvanceWaiting();
+		njobs = LazyDropFindJobs(hide ? LAZYDROP_FILES_FORGOTTEN :
+								 LAZYDROP_FILES_READY, hide,
 								 hide ? first_serial : 0, last_serial,
 								 matches, arg, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
@@ -305,8 +322,22 @@ LazyDropSettleDatabase(Oid dboid)
 }
 
 /*
- * Settle every entry of a database, as LazyDropSettleDatabase does; and invalidate
- * the buffers that it has in one tablespace whether they are buried or not, and
+ * The same for one directory of a database, before the database is moved there.
+ * Its entries in other tablespaces are left alone: a session may have a buffer
+ * of them pinned for long.
+ */
+void
+LazyDropSettleDirectory(Oid spcoid, Oid dboid)
+{
+	RelFileLocator directory = {spcoid, dboid, InvalidRelFileNumber};
+
+	if (!LazyDropNothingPending())
+		CountReuseWait(SettleMatching(MatchesDirectory, &directory, false));
+}
+
+/*
+ * Settle a directory of a database, as LazyDropSettleDirectory does; invalidate
+ * the buffers that the database has there whether they are buried or not, and
  * forget the sync requests for its files there (rule R2).
  *
  * For replay of CREATE DATABASE by file copy, of which relations are not created one
@@ -323,7 +354,7 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 	bool		is_new = lstat(path, &st) < 0 && errno == ENOENT;
 
 	pfree(path);
-	LazyDropSettleDatabase(dboid);
+	LazyDropSettleDirectory(spcoid, dboid);
 	if (is_new)
 		return;
 	for (;;)
@@ -339,7 +370,7 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 		MakeRoom();
 	}
 	LazyDropWaitForIO(&locator, 1);
-	(void) SettleMatching(MatchesDatabase, &dboid, true);
+	(void) SettleMatching(MatchesDirectory, &locator, true);
 	LazyDropForgetDirectorySyncRequests(spcoid, dboid);
 }
 

@@ -3,10 +3,10 @@
  * lazydrop_space.c
  *	  Space in file systems (rule R15).
  *
- * What is dropped gives its space back a moment later than in stock.  That
- * must not make anything fail.  So files are not left to the worker where a
- * file system has little free space, and a process that finds none removes
- * pending files itself, and tries again.
+ * A drop gives space back a moment later than in stock.  That must not make
+ * anything fail.  So files are not left to the worker where a file system has
+ * little free space, and a process that finds none removes pending files
+ * itself, and tries again.
  *
  * The first is for everything that needs space, also files that no code of
  * ours knows of.  The second is for what happens in between: much is pending
@@ -39,7 +39,7 @@ int			lazydrop_min_free_space = 1024;
  */
 #define MIN_FREE_DIVISOR		20
 
-/* How long a process believes what a file system said, in nanoseconds. */
+/* How long a process relies on an answer of a file system, in nanoseconds. */
 #define SPACE_CHECK_NS			(INT64CONST(100) * 1000 * 1000)
 
 /* How much a process that finds no space frees before it tries again. */
@@ -197,24 +197,24 @@ IsOnDevice(const LazyDropJob *job, dev_t device)
 }
 
 /*
- * Called when a write to a file has failed with that errno.  When that means that
- * there is no space, and there may be some now because files have been removed, by us
- * or meanwhile by others, return true: the caller tries again, for as long as that is
- * so, or until it is cancelled (rule R15).  Otherwise errno is as given.  A caller that
- * answers an error with a PANIC is not cancelled: a critical section, and the WAL
- * receiver.
+ * Called when a write to a file has failed with that errno.  When that means
+ * that there is no space, and there may be some now because files have been
+ * removed, by us or meanwhile by others, return true: the caller tries again,
+ * for as long as that is so, or until it is cancelled (rule R15).  Otherwise
+ * errno is as given.  A caller that answers an error with a PANIC is not
+ * cancelled: a critical section, and the WAL receiver.
  *
- * "temp_fd" is the descriptor of a temporary file, which any user can fill a file system
- * with: then only what is on the same device is removed.  It is -1 for all others, which
- * may share space with what is on another device.
+ * "temp_fd" is the descriptor of a temporary file, with which any user can
+ * fill a file system: then only files on the same device are removed.  It is
+ * -1 for all others, which may share space with another device.
  *
- * The caller may hold locks or be in a critical section: nothing is waited for or sent,
- * palloc is not called, and no error is raised.
+ * The caller may hold locks or be in a critical section: nothing is waited for
+ * or sent, palloc is not called, and no error is raised.
  */
 bool
 LazyDropFreeSpace(int error, int temp_fd)
 {
-	/* what had been freed by all when this was called last */
+	/* bytes freed by all processes when this was called last */
 	static uint64 last_bytes_freed = 0;
 
 	uint64		bytes_freed;

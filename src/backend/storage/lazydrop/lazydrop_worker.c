@@ -67,6 +67,13 @@
 /* When to look again whether the adviser's worker is there, in milliseconds. */
 #define ADVISOR_RETRY_MS	1000
 
+/*
+ * How often to look whether an entry that waits for other processes can go on,
+ * in milliseconds.  This is doubled after each look, up to MAX_WAITING_MS.
+ */
+#define WAITING_MS			10
+#define MAX_WAITING_MS		1000
+
 /* Seconds until a worker that has ended is started again. */
 #define RESTART_SECONDS		1
 
@@ -199,12 +206,20 @@ LookForBuffers(int64 now, long *timeout)
 static long
 LookForWork(bool *buffers, bool *files)
 {
+	static int	waiting_ms = WAITING_MS;
 	int64		now = LazyDropNow();
 	long		timeout = 1000;
 
 	*buffers = *files = false;
 	if (LazyDropNothingPending())
 		return -1;
+	if (LazyDropAdvanceWaiting())
+	{
+		timeout = waiting_ms;
+		waiting_ms = Min(2 * waiting_ms, MAX_WAITING_MS);
+	}
+	else
+		waiting_ms = WAITING_MS;
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	*files = LookForFiles(now, &timeout);
 	*buffers = LookForBuffers(now, &timeout);

@@ -178,9 +178,11 @@ LazyDropSleepForOther(long microseconds)
  * Our own announcement is left out: we may be called from an error callback of
  * our own write.
  */
-static void
-WaitForWriters(const RelFileLocator *sorted, int n)
+void
+LazyDropWaitForWriters(const RelFileLocator *sorted, int n)
 {
+	LAZYDROP_INJECTION_POINT("lazydrop-buried");
+	pg_memory_barrier();
 	for (int i = 0; i < LazyDropCtl->nannouncements; i++)
 	{
 		LazyDropAnnouncement *them;
@@ -224,8 +226,8 @@ WaitForWriters(const RelFileLocator *sorted, int n)
  * list's length tells cheaply that there is nothing to look at.
  */
 #ifdef LAZYDROP_HAVE_AIO
-static void
-WaitForReads(const RelFileLocator *sorted, int n)
+void
+LazyDropWaitForReads(const RelFileLocator *sorted, int n)
 {
 	/* upstream leaves pgaio_ctl->backend_state_count at zero */
 	int			nbackends = pgaio_ctl->io_handle_count / io_max_concurrency;
@@ -279,21 +281,19 @@ WaitForReads(const RelFileLocator *sorted, int n)
 	}
 }
 #else
-static void
-WaitForReads(const RelFileLocator *sorted, int n)
+void
+LazyDropWaitForReads(const RelFileLocator *sorted, int n)
 {
 	/* A process that reads has the buffer pinned, and R5's last pass comes. */
 }
 #endif
 
 /*
- * What follows once the entries are in the set.
+ * Both.
  */
 void
 LazyDropWaitForIO(const RelFileLocator *sorted, int n)
 {
-	LAZYDROP_INJECTION_POINT("lazydrop-buried");
-	pg_memory_barrier();
-	WaitForWriters(sorted, n);
-	WaitForReads(sorted, n);
+	LazyDropWaitForWriters(sorted, n);
+	LazyDropWaitForReads(sorted, n);
 }

@@ -39,10 +39,9 @@ my %dropper = (
 	'lazydrop-forgotten' => 'DROP TABLE t',
 	'lazydrop-ready' => 'DROP TABLE t',
 	'lazydrop-database-logged' => 'DROP DATABASE d',
-	'lazydrop-database-forgotten' => 'DROP DATABASE d',
-	'lazydrop-database-ready' => 'DROP DATABASE d');
+	'lazydrop-database-forgotten' => 'DROP DATABASE d');
 my @worker = map { "lazydrop-$_" }
-  qw(worker pass pass-end removal removal-step removal-end);
+  qw(database-ready worker pass pass-end removal removal-step removal-end);
 my @checkpointer = map { "lazydrop-checkpoint$_" } ('', '-step', '-end');
 
 # Let a node die: all at once, or one of its processes and then the others.  With

@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing reload_with hold_at release wait_for_wait minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -166,28 +166,91 @@ wait_for_nothing($primary);
 	my $checkpoint = $primary->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
 	wait_for_wait($primary, 'lazydrop-checkpoint', 'checkpointer');
+	$primary->safe_psql('postgres', 'DROP DATABASE d');
+	release($primary, 'lazydrop-removal');
+	wait_for_stats($primary, q{s->>'pending_relations' = '0'});
+	is(scalar(database_directories($primary, $oid)),
+		1,
+		'files are not removed before the checkpointer has taken note, for which DROP DATABASE does not wait'
+	);
+	release($primary, 'lazydrop-checkpoint');
+	$checkpoint->quit;
+	wait_for_nothing($primary);
+	is_deeply([ database_directories($primary, $oid) ],
+		[], 'and then they are');
+
+	# It does when it removes them itself.
+	reload_with($primary, 'lazydrop.defer_files' => 'off');
+	$primary->safe_psql('postgres', 'CREATE TABLE u AS SELECT 1 AS a');
+	$oid = create_database();
+	hold_at($primary, 'lazydrop-worker');
+	$primary->safe_psql('postgres', 'DROP TABLE u');
+	wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
+	hold_at($primary, 'lazydrop-checkpoint');
+	$checkpoint = $primary->background_psql('postgres');
+	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+	wait_for_wait($primary, 'lazydrop-checkpoint', 'checkpointer');
 	my $drop = $primary->background_psql('postgres');
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
 	wait_for_wait($primary, 'LazyDropForget', 'client backend');
-	pass('DROP DATABASE waits for the checkpointer to take note');
 	is(scalar(database_directories($primary, $oid)),
-		1, 'before files are removed');
+		1, 'with lazydrop.defer_files = off, it waits');
 	release($primary, 'lazydrop-checkpoint');
-	release($primary, 'lazydrop-removal');
+	release($primary, 'lazydrop-worker');
 	$_->quit foreach ($checkpoint, $drop);
-	wait_for_nothing($primary);
 	is_deeply([ database_directories($primary, $oid) ],
-		[], 'which they are then');
+		[], 'and removes them itself');
+	reload_with($primary, 'lazydrop.defer_files' => 'on');
+	wait_for_nothing($primary);
+}
+
+# --- a base backup meanwhile -----------------------------------------------------------------
+
+# DROP DATABASE removes the directory itself.  A base backup that begins after its record,
+# and before that, has the directory, and replays from after the record.
+{
+	my $what = 'a base backup before the directory is removed';
+	reload_with($primary, 'lazydrop.defer_files' => 'off');
+	my $oid = create_database();
+	hold_at($primary, 'lazydrop-database-forgotten');
+	my $start = $primary->lsn('insert');
+	my $drop = $primary->background_psql('postgres');
+	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
+	wait_for_wait($primary, 'lazydrop-database-forgotten', 'client backend');
+	$primary->backup('meanwhile');
+	ok(-d $primary->backup_dir . "/meanwhile/base/$oid",
+		"$what has the directory");
+	release($primary, 'lazydrop-database-forgotten');
+	$drop->quit;
+	my @records =
+	  dbase_drop_records($primary, $start, $primary->lsn('flush'));
+	is_deeply(
+		[ map { @{ $_->{pairs} } } @records ],
+		[ "1663/$oid", "1663/$oid" ],
+		"$what: the record comes once more");
+	my $restored = PostgreSQL::Test::Cluster->new('restored');
+	$restored->init_from_backup($primary, 'meanwhile', has_streaming => 1);
+	$restored->start;
+	$primary->wait_for_replay_catchup($restored);
+	wait_for_nothing($restored);
+	is_deeply([ database_directories($restored, $oid) ],
+		[], "$what: a server that is made of it has it not");
+	$restored->stop;
+	reload_with($primary, 'lazydrop.defer_files' => 'on');
 }
 
 # --- cancelled ---------------------------------------------------------------------------
 
-# While it waits for the barrier, for a process that does not take part: one in its
-# commit.  The record is written, and standbys have removed the directory; so it must
-# go here, too, removed by the worker or by the session.
+# After its record, which standbys have replayed.  So the directory must go here, too,
+# removed by the worker; or by the session, which waits for the barrier, for a process that
+# does not take part: one in its commit.
 foreach my $deferred ('on', 'off')
 {
 	my $what = "lazydrop.defer_files = $deferred";
+	my $event =
+	  $deferred eq 'on'
+	  ? 'lazydrop-database-forgotten'
+	  : 'ProcSignalBarrier';
 	my $oid = create_database();
 	hold_at($primary, 'lazydrop-buried');
 	$primary->safe_psql('postgres', 'CREATE TABLE u (a int)');
@@ -201,19 +264,23 @@ foreach my $deferred ('on', 'off')
 	$primary->reload;
 	$primary->poll_query_until('postgres',
 		"SELECT current_setting('lazydrop.defer_files') = '$deferred'");
+	hold_at($primary, $event) if $deferred eq 'on';
 	my $drop = $primary->background_psql('postgres', on_error_stop => 0);
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($primary, 'ProcSignalBarrier', 'client backend');
+	wait_for_wait($primary, $event, 'client backend');
 	is(scalar(database_directories($primary, $oid)),
 		1, "$what: files are not removed before the barrier");
 	my $offset = -s $primary->logfile;
 	$primary->safe_psql('postgres',
-		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'ProcSignalBarrier' AND backend_type = 'client backend'}
+		"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = '$event' AND backend_type = 'client backend'"
 	);
 	$primary->wait_for_log(qr/canceling statement due to user request/,
 		$offset);
 	$primary->safe_psql('postgres',
 		q{SELECT injection_points_wakeup('lazydrop-buried')});
+	$primary->safe_psql('postgres',
+		"SELECT injection_points_detach('$event')")
+	  if $deferred eq 'on';
 	$_->quit foreach ($session, $drop);
 	wait_for_nothing($primary);
 	is( $primary->safe_psql(

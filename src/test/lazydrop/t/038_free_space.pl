@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Where a file system has little free space, what is dropped gives its space back before
-# the drop returns, as in stock (rule R15): whatever needs space next has it, also files that
-# no code of ours knows of.  Files of earlier runs of the server are removed before it starts.
+# Where a file system has little free space, a drop gives space back before it returns, as in
+# stock (rule R15).  So it is there for the next command, and for files that the lazy drop does
+# not know.  Files of earlier runs of the server are removed before it starts.
 # Each server has a small file system of its own, in a user namespace.
 
 use strict;
@@ -85,7 +85,7 @@ sub free_space
 	return $bytes;
 }
 
-# Take all of a file system but so many bytes.
+# Take all of a file system but this many bytes.
 sub fill
 {
 	my ($node, $but) = @_;
@@ -142,7 +142,7 @@ $node->start;
 $node->safe_psql('postgres',
 	'CREATE EXTENSION injection_points; CREATE TABLE tiny AS SELECT 1 AS a');
 
-# The worker is held, so what the drop leaves to it would be there.
+# The worker is held, so files that the drop leaves to it would be there.
 foreach my $case (
 	[ 'a checkpoint', 'CHECKPOINT' ],
 	[ 'a database', 'CREATE DATABASE d' ],
@@ -297,7 +297,7 @@ foreach my $case ('space', 'no space', 'no space later')
 
 # --- a standby --------------------------------------------------------------------------------------
 
-# Its file system is full, and that of the primary is not.
+# Its file system is full, and the primary has space.
 {
 	create_large_table($node);
 	$node->backup('backup');

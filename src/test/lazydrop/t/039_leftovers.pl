@@ -77,7 +77,7 @@ sub finish
 
 # --- a crash that the postmaster survives ------------------------------------------------------
 
-# With remove_temp_files_after_crash = off, too, and what is dropped after it has other names.
+# With remove_temp_files_after_crash = off, too; and files that are hidden later have other names.
 foreach my $setting ('on', 'off')
 {
 	my $what = "remove_temp_files_after_crash = $setting";
@@ -217,7 +217,7 @@ foreach my $to ('the fork', 'stock')
 
 # --- a file system that refuses for a moment ------------------------------------------------------
 
-# What cannot be removed is tried again.
+# Files that cannot be removed are tried again.
 SKIP:
 {
 	skip 'permissions of directories are different on Windows', 3
@@ -282,7 +282,7 @@ SKIP:
 
 # --- times ------------------------------------------------------------------------------------------
 
-# A monitor of temporary files does not see one that is a year old.
+# A monitor of temporary files sees no file that is a year old.
 {
 	my $path = create_table('t');
 	reload_with($node, 'lazydrop.removal_rate' => '1MB');

@@ -39,6 +39,7 @@ use Cwd        qw(abs_path);
 use Fcntl      qw(:flock);
 use File::Copy qw(copy);
 use File::Path ();
+use File::Temp ();
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use JSON::PP;
@@ -46,7 +47,7 @@ use LazyDropModel qw(chance draw read_file write_file);
 use LazyDropTorture
   qw(psql run_session run_reader differences set_up_sql dump_database);
 use LazyDropUtils
-  qw(need_test_extra wait_for_nothing wait_for_stats wait_until evict_query pg_major);
+  qw(need_test_extra wait_for_nothing wait_for_stats wait_until evict_query hidden_files pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
@@ -115,7 +116,8 @@ sub draw_settings
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'),
 		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
 		'lazydrop.advisor' => draw('on', 'on', 'off'),
-		'lazydrop.advisor_memory' => draw('128kB', '1MB', '16MB'));
+		'lazydrop.advisor_memory' => draw('128kB', '1MB', '16MB'),
+		'remove_temp_files_after_crash' => draw('on', 'off'));
 	# Without full page writes, a page may be found as it was left after the record
 	# that is checked, when it was truncated and came back.
 	$c{wal_consistency_checking} = '' if $c{full_page_writes} eq 'off';
@@ -729,6 +731,12 @@ sub verify
 			"round $round: no file of what was dropped is left on "
 			  . $node->name);
 		my $data = $node->data_dir;
+		my $hidden = sub {
+			return (hidden_files($node), glob("'$data'/base/0/*"));
+		};
+		wait_until(sub { !$hidden->() });
+		is(join(' ', $hidden->()),
+			'', "round $round: no hidden file is left on " . $node->name);
 		is( join(' ',
 				grep { -d }
 				map  { ("$data/base/$_", glob("'$data'/pg_tblspc/*/*/$_")) }
@@ -786,6 +794,16 @@ sub run_round
 		extra => $initdb);
 	$primary->append_conf('postgresql.conf',
 		join('', map { "$_ = '$conf{$_}'\n" } sort keys %conf));
+
+	# Files cannot be renamed to temporary files on another file system.
+	my $elsewhere;
+	if (chance(0.3) && -w '/dev/shm')
+	{
+		$elsewhere = File::Temp->newdir(DIR => '/dev/shm');
+		symlink("$elsewhere", $primary->data_dir . '/base/pgsql_tmp')
+		  or die "could not make a symbolic link: $!";
+		note "round $round: pgsql_tmp is in $elsewhere";
+	}
 	$primary->start;
 	my @tablespaces = map { "torture$_" } (1, 2);
 

@@ -436,7 +436,7 @@ SKIP:
 		$session->query_until(qr/begun/,
 			"\\echo begun\nDROP DATABASE dying;\n\\echo done\n");
 		wait_for_wait($node, "lazydrop-$point");
-		my $committed = $point eq 'removal';
+		my $committed = $point =~ /^(database-ready|removal)$/;
 		if ($committed)
 		{
 			$node->poll_query_until('postgres',

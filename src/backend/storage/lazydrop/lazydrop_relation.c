@@ -36,6 +36,13 @@ int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
 #define SMALL_DROP				(16 * 1024 * 1024)
 
 /*
+ * The smallest free space map has three blocks, one for each level.  Only where
+ * a segment has less than about as many can it have more segments than the main
+ * fork.
+ */
+#define MIN_FORK_BLOCKS			16
+
+/*
  * The relations that this process has just buried, sorted, or NULL: for the calls of
  * DropRelationsAllBuffers and, when their files are deferred, smgr_unlink that follow at
  * once.
@@ -276,7 +283,7 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 			if (stat(segpath, &st) < 0)
 			{
 				if (segno == 1 && forknum == MAIN_FORKNUM)
-					large = false;
+					large = RELSEG_SIZE < MIN_FORK_BLOCKS;
 				break;
 			}
 			LazyDropRequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);

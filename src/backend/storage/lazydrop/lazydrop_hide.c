@@ -185,10 +185,13 @@ LazyDropHideFiles(const LazyDropJob *job)
 	entry->nbusy--;
 	/* empty files have been created or unlinked */
 	entry->measured = false;
-	if (all)
+	/* unless it has been buried once more */
+	if (all && entry->serial == job->serial)
+	{
 		LazyDropSetHidden(entry, nhidden);
-	if (nhidden == 0 && all)
-		LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
+		if (nhidden == 0)
+			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
+	}
 	(void) LazyDropDeleteIfDone(entry);
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);

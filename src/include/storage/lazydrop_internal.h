@@ -394,7 +394,7 @@ extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
 extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
 extern void LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which);
 extern void LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n);
-extern bool LazyDropParseHidden(const char *name, uint64 *serial);
+extern bool LazyDropParseHidden(const char *name, uint64 *serial, int *n);
 extern bool LazyDropIsLeftover(const char *name);
 extern void LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job);
 extern uint64 LazyDropCountSegments(const RelPathStr *first, bool gaps);
@@ -409,6 +409,8 @@ extern PGDLLIMPORT int lazydrop_removal_rate;
 extern PGDLLIMPORT uint64 lazydrop_freed_bytes;
 extern PGDLLIMPORT int lazydrop_complaint_level;
 extern void LazyDropCountFreed(uint64 bytes);
+struct stat;
+extern bool LazyDropMayTruncate(const LazyDropJob *job, const struct stat *st);
 extern bool LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
 							   bool keep, LazyDropPause pause, bool *failed);
 extern void LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid);

@@ -18,10 +18,12 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/lazydrop_internal.h"
 
@@ -59,7 +61,7 @@ HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
 {
 	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 
-	for (uint64 segno = LazyDropCountSegments(&first, job->gaps); segno-- > 0;)
+	for (uint64 segno = LazyDropCountSegments(&first, job->gaps || job->nfailures > 0); segno-- > 0;)
 	{
 		bool		keep = segno == 0 && forknum == MAIN_FORKNUM && job->keep_first;
 		int			before = *nhidden;
@@ -105,6 +107,10 @@ HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
 			if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
 				continue;
 			snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
+
+			/* What is no relation's is small, and would be no temporary one's. */
+			if (!isdigit((unsigned char) de->d_name[0]) && unlink(file.str) == 0)
+				continue;
 			if (!LazyDropHideFile(job, file.str, nhidden))
 			{
 				int			save_errno = errno;
@@ -155,7 +161,11 @@ LazyDropHideFiles(const LazyDropJob *job)
 	if (job->hidden)
 		return true;
 
-	/* From here on, no other process begins a step. */
+	/*
+	 * From here on, no other process begins a step.  An interrupt, which a
+	 * message about descriptors might serve, would leave the entry marked.
+	 */
+	HOLD_INTERRUPTS();
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	all = entry->serial == job->serial &&
 		entry->files >= LAZYDROP_FILES_FORGOTTEN &&
@@ -166,9 +176,12 @@ LazyDropHideFiles(const LazyDropJob *job)
 		entry->nbusy++;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
-	errno = 0;
 	if (!all)
+	{
+		RESUME_INTERRUPTS();
+		errno = 0;
 		return false;
+	}
 
 	if (!RelFileNumberIsValid(job->locator.relNumber))
 		all = HideDirectory(job, &nhidden);
@@ -195,6 +208,7 @@ LazyDropHideFiles(const LazyDropJob *job)
 	(void) LazyDropDeleteIfDone(entry);
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	RESUME_INTERRUPTS();
 	errno = save_errno;
 	return all;
 }
@@ -227,6 +241,13 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 	if (!left || others)
 		return !others;
 
+	/* If another process has just hidden some, the others may go, too. */
+	if (save_errno == 0)
+	{
+		if (LazyDropHideFiles(job))
+			return true;
+		save_errno = errno;
+	}
 	if (save_errno != 0)
 	{
 		int64		now = LazyDropNow();

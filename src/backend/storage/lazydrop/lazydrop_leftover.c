@@ -28,23 +28,21 @@
 #include "utils/timestamp.h"
 
 /*
- * Called by the postmaster for each name in a directory of temporary files,
- * and for each database's directory, when it removes temporary files before it
- * starts other processes.  Returns whether to leave the file, or the files in
- * the directory, to the worker: the lazy drop has hidden them, there will be a
- * worker, and the file system of "dir", where they are, has space.
+ * Called by the postmaster for each temporary file, and each file of a
+ * temporary relation, that it is about to remove before it starts other
+ * processes.  Returns whether to leave the file to the worker: the lazy drop
+ * has hidden it, there will be a worker, and the file system of "dir", where it
+ * is, has space.
  */
 bool
 LazyDropLeavesToWorker(const char *dir, const char *name)
 {
-	uint64		serial = 0;
-
-	if (strcmp(name, LAZYDROP_NO_DATABASE) != 0 &&
-		!LazyDropParseHidden(name, &serial))
-		return false;
+	uint64		serial;
+	int			n;
 
 	/* If the clock has been set back, the worker would not know this one. */
-	return serial <= (uint64) GetCurrentTimestamp() &&
+	return LazyDropParseHidden(name, &serial, &n) &&
+		serial <= (uint64) GetCurrentTimestamp() &&
 		lazydrop_worker_registered && !LazyDropDirectoryIsFull(dir);
 }
 

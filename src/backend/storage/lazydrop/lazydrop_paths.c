@@ -82,45 +82,96 @@ LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which)
 }
 
 /*
- * Set the path that a hidden file has in one of these directories.
+ * Set the path that a hidden file has in one of these directories.  A second
+ * name keeps the number of the segment, for pg_checksums.
  */
 static void
-HiddenPath(LazyDropPath *path, const LazyDropJob *job, int n, int which)
+HiddenPath(LazyDropPath *path, const LazyDropJob *job, int n, int which,
+		   uint64 segno)
 {
 	LazyDropPath dir;
 
 	LazyDropHiddenDirectory(&dir, job->locator.spcOid, which);
-	snprintf(path->str, sizeof(path->str),
-			 which == 0 ? "%s/" HIDDEN_PREFIX UINT64_FORMAT ".%d" :
-			 "%s/t" UINT64_FORMAT "_%d",
-			 dir.str, job->first_serial, n);
+	if (which == 0)
+		snprintf(path->str, sizeof(path->str),
+				 "%s/" HIDDEN_PREFIX UINT64_FORMAT ".%d",
+				 dir.str, job->first_serial, n);
+	else if (segno == 0)
+		snprintf(path->str, sizeof(path->str), "%s/t" UINT64_FORMAT "_%d",
+				 dir.str, job->first_serial, n);
+	else
+		snprintf(path->str, sizeof(path->str),
+				 "%s/t" UINT64_FORMAT "_%d." UINT64_FORMAT,
+				 dir.str, job->first_serial, n, segno);
 }
 
 /*
- * Set the path of an entry's nth hidden file, wherever it is.
+ * Return the number of the segment that a file is.
+ */
+static uint64
+SegmentOf(const char *path)
+{
+	const char *dot = strrchr(path, '.');
+
+	return dot == NULL || strchr(dot, '/') != NULL ? 0 : strtoull(dot + 1, NULL, 10);
+}
+
+/*
+ * Set the path of an entry's nth hidden file, wherever it is.  The number of
+ * its segment, if it has a second name, is not known, so it is looked for in
+ * the directory.
  */
 void
 LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n)
 {
-	HiddenPath(path, job, n, 0);
-	if (access(path->str, F_OK) < 0)
-		HiddenPath(path, job, n, 1);
+	LazyDropPath dirpath;
+	DIR		   *dir;
+	struct dirent *de;
+
+	HiddenPath(path, job, n, 0, 0);
+	if (access(path->str, F_OK) == 0)
+		return;
+	HiddenPath(path, job, n, 1, 0);
+	if (access(path->str, F_OK) == 0)
+		return;
+	LazyDropHiddenDirectory(&dirpath, job->locator.spcOid, 1);
+	dir = opendir(dirpath.str);
+	while (dir != NULL && (de = readdir(dir)) != NULL)
+	{
+		uint64		serial;
+		int			m;
+
+		if (LazyDropParseHidden(de->d_name, &serial, &m) &&
+			serial == job->first_serial && m == n)
+		{
+			snprintf(path->str, sizeof(path->str), "%s/%s", dirpath.str, de->d_name);
+			break;
+		}
+	}
+	if (dir != NULL)
+		closedir(dir);
 }
 
 /*
- * Whether a hidden file has this name; sets its serial number.  No temporary
- * relation has such a large number.
+ * Whether a hidden file has this name; sets its serial number, and its own
+ * number.  No temporary relation has such a large number.
  */
 bool
-LazyDropParseHidden(const char *name, uint64 *serial)
+LazyDropParseHidden(const char *name, uint64 *serial, int *n)
 {
-	int			n;
-	int			end;
+	uint64		segno;
+	int			end = 0;
 
-	if (sscanf(name, HIDDEN_PREFIX UINT64_FORMAT ".%d%n", serial, &n, &end) == 2)
+	if (sscanf(name, HIDDEN_PREFIX UINT64_FORMAT ".%d%n", serial, n, &end) == 2)
 		return name[end] == '\0';
-	return sscanf(name, "t" UINT64_FORMAT "_%d%n", serial, &n, &end) == 2 &&
-		name[end] == '\0' && *serial > PG_UINT32_MAX;
+	if (sscanf(name, "t" UINT64_FORMAT "_%d%n", serial, n, &end) != 2 ||
+		*serial <= PG_UINT32_MAX)
+		return false;
+	if (name[end] != '\0' &&
+		sscanf(name, "t" UINT64_FORMAT "_%d." UINT64_FORMAT "%n",
+			   serial, n, &segno, &end) != 3)
+		return false;
+	return name[end] == '\0';
 }
 
 /*
@@ -131,8 +182,9 @@ bool
 LazyDropIsHidden(const char *name)
 {
 	uint64		serial;
+	int			n;
 
-	return LazyDropParseHidden(name, &serial);
+	return LazyDropParseHidden(name, &serial, &n);
 }
 
 /*
@@ -142,8 +194,9 @@ bool
 LazyDropIsLeftover(const char *name)
 {
 	uint64		serial;
+	int			n;
 
-	return LazyDropParseHidden(name, &serial) &&
+	return LazyDropParseHidden(name, &serial, &n) &&
 		serial <= LazyDropCtl->start_serial;
 }
 
@@ -247,7 +300,7 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 		 */
 		if (which > 0 && (lstat(path, &st) < 0 || S_ISDIR(st.st_mode)))
 			break;
-		HiddenPath(&to, job, *nhidden, which);
+		HiddenPath(&to, job, *nhidden, which, SegmentOf(path));
 		rc = rename(path, to.str);
 		if (rc < 0 && errno == ENOENT)
 		{

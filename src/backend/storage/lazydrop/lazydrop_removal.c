@@ -258,7 +258,7 @@ RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause,
 	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
 	bool		fork_failed = false;
 
-	for (uint64 segno = LazyDropCountSegments(&first, job->gaps);
+	for (uint64 segno = LazyDropCountSegments(&first, job->gaps || job->nfailures > 0);
 		 segno-- > 0 && !fork_failed;)
 	{
 		bool		keep = segno == 0 && forknum == MAIN_FORKNUM && job->keep_first;
@@ -311,6 +311,18 @@ ReadNames(const LazyDropJob *job, const char *path, bool *failed)
 }
 
 /*
+ * Whether a file may be truncated before it is unlinked.  Of a database, and of
+ * leftovers, which may be a database's, a file that a link leads to, or that
+ * has another name, is left alone, as in rmtree: it may belong to a backup.
+ */
+bool
+LazyDropMayTruncate(const LazyDropJob *job, const struct stat *st)
+{
+	return S_ISREG(st->st_mode) &&
+		(st->st_nlink == 1 || RelFileNumberIsValid(job->locator.relNumber));
+}
+
+/*
  * Remove a database's directory, hidden or not, with all that is in it, as
  * rmtree does.  Returns false when we are to stop.
  */
@@ -332,8 +344,7 @@ RemoveDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause,
 			go_on = RemoveDirectory(job, file, pause, &any_failed);
 		else
 		{
-			/* Leave alone what a link leads to, or has in common. */
-			if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+			if (!LazyDropMayTruncate(job, &st))
 				st.st_size = 0;
 			go_on = LazyDropRemoveFile(job, file, st.st_size, false, pause,
 									   &any_failed);
@@ -374,6 +385,8 @@ RemoveHidden(const LazyDropJob *job, const char *path, LazyDropPause pause,
 		return true;
 	if (S_ISDIR(st.st_mode))
 		return RemoveDirectory(job, path, pause, failed);
+	if (!LazyDropMayTruncate(job, &st))
+		st.st_size = 0;
 	return LazyDropRemoveFile(job, path, st.st_size, false, pause, failed);
 }
 

@@ -137,7 +137,7 @@ FreeDirectory(const LazyDropJob *job, const char *path, bool leftovers)
 			continue;
 		if (leftovers && S_ISDIR(st.st_mode))
 			FreeDirectory(job, file.str, false);
-		else if (S_ISREG(st.st_mode) && st.st_nlink == 1 && st.st_size > 0 &&
+		else if (LazyDropMayTruncate(job, &st) && st.st_size > 0 &&
 				 !LazyDropRemoveFile(job, file.str, st.st_size, false,
 									 FreeSpacePause, &failed))
 			break;
@@ -174,9 +174,12 @@ FreeDirectories(const LazyDropJob *job)
 		bool		failed = false;
 
 		LazyDropFindHidden(&path, job, n);
-		if (lstat(path.str, &st) == 0 && S_ISREG(st.st_mode))
-			(void) LazyDropRemoveFile(job, path.str, st.st_size, false,
-									  FreeSpacePause, &failed);
+		if (lstat(path.str, &st) == 0 && !S_ISDIR(st.st_mode))
+		{
+			if (LazyDropMayTruncate(job, &st))
+				(void) LazyDropRemoveFile(job, path.str, st.st_size, false,
+										  FreeSpacePause, &failed);
+		}
 		else
 			FreeDirectory(job, path.str, false);
 	}

@@ -8,6 +8,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use File::Basename qw(basename);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
@@ -156,6 +157,16 @@ foreach my $to ('the fork', 'stock')
 		my $oid = $node->safe_psql('postgres',
 			q{SELECT oid FROM pg_database WHERE datname = 'd'});
 		add_segments($node, "base/$oid/1", 1, 40 * MB);
+
+		# A backup may have links to the files.
+		my $backup = PostgreSQL::Test::Utils::tempdir();
+		my @copies = map { "$backup/$_" } qw(1.1 1259 PG_VERSION);
+		foreach my $copy (@copies)
+		{
+			link("$data/base/$oid/" . basename($copy), $copy)
+			  or die "could not make a link: $!";
+		}
+		my @sizes = map { -s $_ } @copies;
 		run('DROP TABLE t', 'DROP DATABASE d');
 		wait_until(sub { !-e "$data/base/$oid" })
 		  or die 'the directory is still there';
@@ -164,8 +175,10 @@ foreach my $to ('the fork', 'stock')
 		unlink "$data/base/pgsql_tmp";
 		my @left = glob("'$data'/base/0/*");
 		cmp_ok(scalar(@left), '>=', 2, "then $to: files in another directory");
-		is(scalar(grep { !m{/t[0-9]+_[0-9]+$} } @left),
+		is(scalar(grep { !m{/t[0-9]+_[0-9]+(\.[0-9]+)?$} } @left),
 			0, 'have names of temporary relations');
+		$node->command_ok([ 'pg_checksums', '--check', $data ],
+			'which pg_checksums can read');
 		if ($to eq 'stock')
 		{
 			start_as($node, 'stock');
@@ -185,7 +198,25 @@ foreach my $to ('the fork', 'stock')
 		}
 		finish("then $to");
 		ok(!-e "$data/base/0", 'nor is the directory');
+		is_deeply([ map { -s $_ } @copies ],
+			\@sizes, 'files with another name were not truncated');
 	}
+}
+
+# --- a clock that has been set back ---------------------------------------------------------------
+
+# The worker would not take these for files of an earlier start, so the start removes them.
+{
+	$node->stop;
+	my $later = 10_000_000_000_000_000;
+	mkdir "$data/base/0";
+	append_to_file("$data/base/0/t${later}_0", 'a file');
+	append_to_file("$data/base/pgsql_tmp/pgsql_tmp.lazydrop.$later.0",
+		'a file');
+	$node->start;
+	is_deeply([ glob("'$data'/base/0/*"), hidden_files($node) ],
+		[], 'files from the future are removed by the start');
+	rmdir "$data/base/0";
 }
 
 # --- a name that cannot be kept -----------------------------------------------------------------

@@ -209,7 +209,7 @@ foreach my $to ('the fork', 'stock')
 {
 	$node->stop;
 	my $later = 10_000_000_000_000_000;
-	mkdir "$data/base/0";
+	mkdir "$data/base/$_" foreach qw(0 pgsql_tmp);
 	append_to_file("$data/base/0/t${later}_0", 'a file');
 	append_to_file("$data/base/pgsql_tmp/pgsql_tmp.lazydrop.$later.0",
 		'a file');

@@ -107,9 +107,9 @@ typedef struct LazyDropEntry
 	bool		keep_first;
 
 	/*
-	 * Hidden files (rule R8).  nhidden: number of names given so far.  hidden:
-	 * all files have such names.  hiding: a process is renaming them; while
-	 * set, no step may begin.
+	 * Hidden files (rule R8).  nhidden: number of names given so far.
+	 * hidden: all files have such names.  hiding: a process is renaming them;
+	 * while set, no step may begin.
 	 */
 	int			nhidden;
 	bool		hidden;
@@ -201,8 +201,8 @@ typedef struct LazyDropShared
 	/* protected by the lock */
 	dlist_head	pending;		/* in the order of their first burial */
 	dlist_head	removals;		/* those with files, by serial number, */
-	dlist_head	hidden_removals;	/* but for hidden ones (rule R8), which are in
-									 * no order */
+	dlist_head	hidden_removals;	/* but for hidden ones (rule R8), which
+									 * are in no order */
 	dlist_head	unused;
 	int			ndatabases;		/* of the pending ones */
 	uint32		last_owner;

@@ -139,8 +139,8 @@ LazyDropCheckPoint(int flags)
 			waited = true;
 
 			/*
-			 * An older one that is not ready may become so before the next look,
-			 * and must not be left out (rule R8).
+			 * An older one that is not ready may become so before the next
+			 * look, and must not be left out (rule R8).
 			 */
 			if (others_at != 0 && (again_at == 0 || others_at < again_at))
 				again_at = others_at;

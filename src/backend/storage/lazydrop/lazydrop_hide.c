@@ -108,7 +108,10 @@ HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
 				continue;
 			snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
 
-			/* What is no relation's is small, and would be no temporary one's. */
+			/*
+			 * What is no relation's is small, and would be no temporary
+			 * one's.
+			 */
 			if (!isdigit((unsigned char) de->d_name[0]) && unlink(file.str) == 0)
 				continue;
 			if (!LazyDropHideFile(job, file.str, nhidden))

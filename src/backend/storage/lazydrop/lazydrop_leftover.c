@@ -69,13 +69,13 @@ CountLeftovers(const char *path, bool all, int *nfiles, uint64 *bytes)
 		snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
 		if (lstat(file.str, &st) < 0)
 			continue;
-		if (!all && S_ISDIR(st.st_mode))
-			CountLeftovers(file.str, true, nfiles, bytes);
-		else
-		{
-			(*nfiles)++;
+
+		/* A directory counts, too: it may be empty. */
+		(*nfiles)++;
+		if (!S_ISDIR(st.st_mode))
 			*bytes += st.st_size;
-		}
+		else if (!all)
+			CountLeftovers(file.str, true, nfiles, bytes);
 	}
 	FreeDir(dir);
 }

@@ -277,16 +277,22 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 		{
 			char		segpath[sizeof(path.str) + 24];
 			struct stat st;
+			bool		seen;
 
 			snprintf(segpath, sizeof(segpath), "%s." UINT64_FORMAT,
 					 path.str, segno);
-			if (stat(segpath, &st) < 0)
+			seen = stat(segpath, &st) == 0;
+			if (!seen && errno == ENOENT)
 			{
 				if (segno == 1 && forknum == MAIN_FORKNUM)
 					large = RELSEG_SIZE < MIN_FORK_BLOCKS;
 				break;
 			}
 			LazyDropRequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);
+
+			/* What cannot be looked at may be there, as the removal takes it. */
+			if (!seen)
+				break;
 		}
 	}
 }

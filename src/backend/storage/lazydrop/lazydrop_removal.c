@@ -184,7 +184,7 @@ Complain(const LazyDropJob *job, const char *format, const char *path,
  */
 bool
 LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
-				  bool keep, LazyDropPause pause, bool *failed)
+				   bool keep, LazyDropPause pause, bool *failed)
 {
 	int			truncate_errno = 0;
 	int			unlink_errno = 0;

@@ -117,6 +117,11 @@ reload_with($node, 'remove_temp_files_after_crash' => 'on');
 	create_table('u', 'TABLESPACE ts');
 	drop_slowly($_) foreach qw(t u);
 	$node->stop('immediate');
+
+	# A crash after the last file of a directory, and before the directory itself.
+	my ($spcoid) = map { m{pg_tblspc/([0-9]+)/} ? $1 : () } hidden_files($node);
+	my ($dir) = glob("'$data'/pg_tblspc/$spcoid/*/pgsql_tmp");
+	mkdir "$dir/pgsql_tmp.lazydrop.1.0";
 	$node->start;
 	wait_for_leftovers();
 	my $began = stats($node)->{pending_files};

@@ -53,15 +53,15 @@ KeepName(const LazyDropJob *job, const char *path, int *nhidden)
  * Hide the files of a relation's fork, the highest segment first (rule R14).
  * Of a first segment that is to be kept the name is left, empty; while there
  * is none, the entry protects the number.  Other empty files are unlinked.
- * Returns false, with errno, when
- * some could not be hidden.
+ * Returns false, with errno, when some could not be hidden.
  */
 static bool
 HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
 {
 	RelPathStr	first = LazyDropRelPathPerm(job->locator, forknum);
+	bool		gaps = job->gaps || job->nfailures > 0;
 
-	for (uint64 segno = LazyDropCountSegments(&first, job->gaps || job->nfailures > 0); segno-- > 0;)
+	for (uint64 segno = LazyDropCountSegments(&first, gaps); segno-- > 0;)
 	{
 		bool		keep = segno == 0 && forknum == MAIN_FORKNUM && job->keep_first;
 		int			before = *nhidden;

@@ -27,6 +27,9 @@
 #include "storage/lazydrop_internal.h"
 #include "utils/timestamp.h"
 
+/* in the postmaster: whether there will be a worker */
+bool		lazydrop_worker_registered = false;
+
 /*
  * Called by the postmaster for each temporary file, and each file of a
  * temporary relation, that it is about to remove before it starts other

@@ -89,9 +89,6 @@ static int64 next_look = 0;
 /* the tablespace in which files are being removed */
 static Oid	removing_spcoid = InvalidOid;
 
-/* in the postmaster: whether there will be a worker */
-bool		lazydrop_worker_registered = false;
-
 /*
  * Ask the postmaster for the worker.  Called after extensions have registered
  * theirs, which so have precedence when max_worker_processes is small.
@@ -268,8 +265,8 @@ MakePass(void)
 
 /*
  * With lazydrop.removal_rate, hide the files of all entries that are ready.  A
- * backup that copies a file which shrinks slowly would report an error; one
- * that finds it gone does not, as in stock.
+ * backup that copies a file which shrinks slowly would report an error; if it
+ * finds the file gone, it does not, as in stock (rule R14).
  */
 static void
 HideSlowFiles(void)

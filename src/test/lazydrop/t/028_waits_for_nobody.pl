@@ -3,8 +3,8 @@
 # DROP DATABASE and its replay wait for no other process (rules R2, R3 and R11), replay
 # for no entry that is in nobody's way and for no session's pin (R3, R7), and a checkpoint
 # for no read (R1).  A process that is stopped takes part in no barrier and absorbs no
-# request: like a checkpointer in its fsync phase, or an extension's worker that never
-# does.
+# request, like a checkpointer in its fsync phase.  A session in a system call, here of COPY,
+# takes part in no barrier either, like an extension's worker that never does.
 #
 # The directory that is dropped must stay, and its OID must not be used again, until that
 # process has done its part; or the process might write what is the next database's into
@@ -13,6 +13,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use Fcntl qw(O_RDONLY O_NONBLOCK F_SETFL);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
@@ -20,6 +21,7 @@ use LazyDropUtils
 use RecycledNumbers qw(set_next_oid);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use POSIX qw(mkfifo);
 use Test::More;
 
 need_injection_points();
@@ -50,6 +52,33 @@ sub stop_type
 			"SELECT pid FROM pg_stat_activity WHERE backend_type = '$type'"));
 }
 
+# Have a process of a server take part in no barrier.  Returns what lets it go on.
+sub get_stuck
+{
+	my ($node, $type) = @_;
+	if ($type ne 'session')
+	{
+		my $pid = stop_type($node, $type);
+		return sub { continue_process($pid) };
+	}
+
+	# It writes more than a pipe has room for.
+	my $pipe = PostgreSQL::Test::Utils::tempdir() . '/pipe';
+	mkfifo($pipe, 0600) or die "could not create $pipe: $!";
+	sysopen(my $end, $pipe, O_RDONLY | O_NONBLOCK)
+	  or die "could not open $pipe: $!";
+	my $session = $node->background_psql('postgres');
+	$session->query_until(qr/begun/,
+		"\\echo begun\nCOPY (SELECT repeat('x', 1000000)) TO '$pipe';\n");
+	wait_until(sub { sysread($end, my $byte, 1) })
+	  or die 'COPY writes nothing';
+	return sub {
+		fcntl($end, F_SETFL, 0) or die $!;
+		while (sysread($end, my $bytes, 65536)) { }
+		$session->quit;
+	};
+}
+
 # Begin a command, and go on when it waits for an event.
 sub begin_and_wait
 {
@@ -71,13 +100,15 @@ my $path =
 # What is pending for it does not keep other things from being done.
 foreach my $node (@nodes)
 {
-	foreach my $type ('checkpointer', 'background writer')
+	# On a standby, a session's snapshot may conflict with replay.
+	foreach my $type ('checkpointer', 'background writer',
+		$node == $primary ? 'session' : ())
 	{
-		my $what = "$type stopped on " . $node->name;
+		my $what = "$type stuck on " . $node->name;
 		on_primary($again);
 		catch_up();
 		wait_for_nothing(@nodes);
-		my $pid = stop_type($node, $type);
+		my $go_on = get_stuck($node, $type);
 		on_primary("$limit;\nDROP DATABASE again");
 		catch_up();
 		pass("$what: DROP DATABASE or its replay goes on");
@@ -95,7 +126,7 @@ foreach my $node (@nodes)
 		{
 			my $session = begin_and_wait($primary, $again, 'LazyDropReuse');
 			pass("$what: its OID is not used again");
-			continue_process($pid);
+			$go_on->();
 			ok($session->quit, "$what: until that process goes on");
 			is($primary->safe_psql('again', 'SELECT a FROM t'),
 				1, "$what: the new database is there");
@@ -107,7 +138,7 @@ foreach my $node (@nodes)
 			on_primary($again);
 			wait_for_wait($standby, 'LazyDropReuse', 'startup');
 			pass("$what: its OID is not used again");
-			continue_process($pid);
+			$go_on->();
 			catch_up();
 			is($standby->safe_psql('again', 'SELECT a FROM t'),
 				1, "$what: until that process goes on");

@@ -98,9 +98,18 @@ my $gone =
 my $harmless =
   qr/no unpinned buffers|starting batch while batch already in progress|deadlock detected|being accessed by other users|canceling statement|too many clients|remaining connection slots|is not currently accepting connections|no empty local buffer|column used by a view/;
 
-# What a server must never say.
+# Messages of a server whose file system the test has filled.
+my $full = qr/No space left on device|wrote only \d+ of \d+ bytes/;
+
+# What a server must never say otherwise.
 my $harmful =
   qr{could not (open|read|write|fsync|extend|stat|truncate|access|create) [^\n]*"?(base|global|pg_tblspc)/|invalid page|page verification failed|unexpected zero page|could not read blocks};
+
+sub is_harmless
+{
+	my ($session, $err) = @_;
+	return $err =~ $harmless || ($session->{small_disks} && $err =~ $full);
+}
 
 =pod
 
@@ -144,6 +153,7 @@ sub run_sql
 
 	# A drop of a tablespace that has crashed with its directories gone is done again.
 	my $seen = $err;
+	$seen =~ s/could not [^\n]*$full//g if $session->{small_disks};
 	$seen =~
 	  s/could not (open directory|stat file) "pg_tblspc[^\n]*No such file or directory//g
 	  if $sql =~ /^DROP TABLESPACE/;
@@ -263,7 +273,7 @@ sub unanswered
 {
 	my ($session, $err) = @_;
 	$session->{unanswered} = $err;
-	return undef if $err =~ $gone || $err =~ $harmless;
+	return undef if $err =~ $gone || is_harmless($session, $err);
 	return [$err];
 }
 
@@ -440,7 +450,7 @@ sub attempt
 	{
 		my $allowed = $how{allow};
 		fail_session($session, $err, $script)
-		  if $err !~ $harmless && !(defined $allowed && $err =~ $allowed);
+		  if !is_harmless($session, $err) && !(defined $allowed && $err =~ $allowed);
 	}
 	if ($how{uncertain})
 	{
@@ -707,7 +717,7 @@ sub tablespace
 	$session->{ops}{errors}++;
 	fail_session($session, $err, join('; ', @steps))
 	  if $err !~ $gone
-	  && $err !~ $harmless
+	  && !is_harmless($session, $err)
 	  && !($err =~ /is not empty/ && epoch($session) != $old_epoch);
 
 	# Clean up; what crashed may have left files in it, and then it stays.
@@ -750,7 +760,7 @@ sub temporary
 			: 'SELECT count(*), sum(id) FROM t;')
 		  . (chance(0.3) ? 'SELECT pg_sleep(0.2);' : ''));
 	fail_session($session, $err, 'temporary table')
-	  if !$done && $err !~ $gone && $err !~ $harmless;
+	  if !$done && $err !~ $gone && !is_harmless($session, $err);
 	fail_session($session, "temporary table has $1", "$rows rows")
 	  if $out =~ /^(\d+)\|/m && $1 != $rows;
 	return;
@@ -763,7 +773,7 @@ sub temporary
 A process that runs such operations until the file "stop" is there, checks the model,
 and writes what came of it into the file "session.ID".  Does not return.  Named
 arguments: id; dir, where the files are that the processes share; seed; tablespaces, to
-choose from; large, rows of a large table.
+choose from; large, rows of a large table; small_disks, whether file systems may be full.
 
 =cut
 

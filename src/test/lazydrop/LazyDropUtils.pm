@@ -32,7 +32,7 @@ use Time::HiRes qw(usleep);
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   wait_for_receipt time_replay database_directories stats wait_for_stats hold_at release
   wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
-  orphaned_files nothing_is_left contents need_injection_points need_test_extra need_mounts
+  orphaned_files nothing_is_left contents need_injection_points need_test_extra can_mount need_mounts
   reload_with stop_process continue_process start_quiet_node log_is_clean
   stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing start_as
   manual_queries monitoring_queries pg_major evict evict_query init_with_checksums);
@@ -479,25 +479,39 @@ sub need_test_extra
 
 =pod
 
+=item can_mount()
+
+Run the test again in a user namespace, in which it can mount file systems.  Returns whether it
+can; to be called in a BEGIN block.
+
+=cut
+
+sub can_mount
+{
+	return 1 if $ENV{LAZYDROP_TEST_MOUNTS};
+	my @unshare =
+	  ('unshare', '--user', '--map-current-user', '--mount', '--keep-caps');
+	my $directory = abs_path(PostgreSQL::Test::Utils::tempdir());
+	my $try = 'mount -t tmpfs tmpfs "$0" && mount --bind "$0" "$0"';
+	return 0
+	  if system("@unshare sh -c '$try' '$directory' >/dev/null 2>&1") != 0;
+	$ENV{LAZYDROP_TEST_MOUNTS} = 'yes';
+	exec(@unshare, $^X, (map { "-I$_" } @INC), $0)
+	  or croak "could not run unshare: $!";
+}
+
+=pod
+
 =item need_mounts()
 
-Run the test again in a user namespace, in which it can mount file systems, or skip it.  To
-be called in a BEGIN block.
+The same, for a test that is skipped otherwise.
 
 =cut
 
 sub need_mounts
 {
-	return if $ENV{LAZYDROP_TEST_MOUNTS};
-	my @unshare =
-	  ('unshare', '--user', '--map-current-user', '--mount', '--keep-caps');
-	my $directory = abs_path(PostgreSQL::Test::Utils::tempdir());
-	my $try = 'mount -t tmpfs tmpfs "$0" && mount --bind "$0" "$0"';
-	plan skip_all => 'cannot mount file systems here'
-	  if system("@unshare sh -c '$try' '$directory' >/dev/null 2>&1") != 0;
-	$ENV{LAZYDROP_TEST_MOUNTS} = 'yes';
-	exec(@unshare, $^X, (map { "-I$_" } @INC), $0)
-	  or croak "could not run unshare: $!";
+	plan skip_all => 'cannot mount file systems here' if !can_mount();
+	return;
 }
 
 =pod

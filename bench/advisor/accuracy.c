@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * accuracy.c
- *	  How far the adviser's estimates are from the truth, on traces.
+ *	  How far the advisor's estimates are from the truth, on traces.
  *
  * Pools of full size and miniatures are simulated by the same code, that of the server,
  * src/backend/storage/advisor.  What is compared is the hit ratio at each size in the second

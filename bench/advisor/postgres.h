@@ -1,5 +1,5 @@
 /*
- * What the adviser's simulation needs of PostgreSQL's header of this name, so that it
+ * What the advisor's simulation needs of PostgreSQL's header of this name, so that it
  * can be compiled without a server.
  *
  * Copyright (c) 2026, LazyDrop developers

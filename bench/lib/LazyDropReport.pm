@@ -377,7 +377,7 @@ my @bars = (
 			(   {
 					scenario => 'shared-buffers-advice',
 					what =>
-					  "adviser, $server: mean error of each load, points",
+					  "advisor, $server: mean error of each load, points",
 					of => [ $server, '.', '', '^mean error' ],
 					every => 1,
 					most => 1,
@@ -386,7 +386,7 @@ my @bars = (
 				{
 					scenario => 'shared-buffers-advice',
 					what =>
-					  "adviser, $server: largest error, but of a loop, points",
+					  "advisor, $server: largest error, but of a loop, points",
 					of => [ $server, '.', '^(?!loop)', '^largest error' ],
 					every => 1,
 					most => 2,
@@ -395,7 +395,7 @@ my @bars = (
 				{
 					scenario => 'shared-buffers-advice',
 					what =>
-					  "adviser, $server: rate at the size it names, % of that at the largest",
+					  "advisor, $server: rate at the size it names, % of that at the largest",
 					of => [ $server, '.', '', '^rate there' ],
 					every => 1,
 					least => 95,

@@ -16,8 +16,8 @@
 # or nothing of it is in shared_buffers?  That does not depend on what else the machine does,
 # but leaves out the kernel's share.
 #
-# Expected: on, off, and "advisor", which is off with the adviser on, at least 0.99 of stock's rate.
-# For a hit, as many instructions; up to three more with the adviser's code, one comparison, and
+# Expected: on, off, and "advisor", which is off with the advisor on, at least 0.99 of stock's rate.
+# For a hit, as many instructions; up to three more with the advisor's code, one comparison, and
 # more when that is on.
 
 use strict;

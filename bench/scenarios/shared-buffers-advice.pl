@@ -4,7 +4,7 @@
 # Source: the question that drops no longer answer: how large should shared_buffers be?
 # lazydrop.advisor is to know, without a restart.
 #
-# Asks: how far is the hit ratio that the adviser estimates for a size from the one that a
+# Asks: how far is the hit ratio that the advisor estimates for a size from the one that a
 # server of that size really has?  The advice is taken at one size; then the server is restarted
 # at each of the other seven, and the same load is run.  And what is lost with the size that
 # pg_lazydrop_advise() names, compared with the largest?
@@ -128,7 +128,7 @@ sub blocks_so_far
 }
 
 # Hit ratio in per cent, and the rate of transactions.  pg_stat_io is not set to zero, because
-# the adviser would leave out the second in which that is done.
+# the advisor would leave out the second in which that is done.
 sub measure
 {
 	my ($name) = @_;
@@ -202,13 +202,13 @@ scenario 'shared-buffers-advice' => (
 		$node->safe_psql('postgres', 'SELECT pg_lazydrop_advice_reset()');
 		($real{1}) = measure($name);
 
-		# until the adviser has summed up
+		# until the advisor has summed up
 		my $seen = $node->safe_psql('postgres',
 			q{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric}
 		);
 		$node->poll_query_until('postgres',
 			qq{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric > $seen + 1.5}
-		) or die "the adviser does not sum up\n";
+		) or die "the advisor does not sum up\n";
 		my %estimated = map { split /\|/ } split /\n/,
 		  $node->safe_psql('postgres',
 			'SELECT factor, 100 * hit_ratio FROM pg_lazydrop_advice');

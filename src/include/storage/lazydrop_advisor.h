@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor.h
- *	  What the rest of the server calls of the adviser on the size of shared_buffers.
+ *	  What the rest of the server calls of the advisor on the size of shared_buffers.
  *
  * See src/backend/storage/advisor/README.  With lazydrop.advisor off, or for a page
  * that is not sampled, each call with a hash is one comparison.
@@ -64,7 +64,7 @@ typedef struct LazyDropAdviceStats
 	int64		dropped;		/* samples for which there was no room */
 	double		hits;			/* of all pages, as pg_stat_io and replay count */
 	double		reads;
-	double		seconds;		/* how long the adviser was on */
+	double		seconds;		/* how long the advisor was on */
 	TimestampTz stats_reset;
 	LazyDropAdvice sizes[LAZYDROP_ADVICE_SIZES];
 } LazyDropAdviceStats;

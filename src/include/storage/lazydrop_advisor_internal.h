@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_internal.h
- *	  What the files of the adviser share.
+ *	  What the files of the advisor share.
  *
  * See src/backend/storage/advisor/README.  The part about pools needs nothing of the
  * server but its names for types, so that bench/advisor can do without.

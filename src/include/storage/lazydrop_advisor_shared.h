@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_shared.h
- *	  Shared memory of the adviser.
+ *	  Shared memory of the advisor.
  *
  * Copyright (c) 2026, LazyDrop developers
  *

@@ -3,7 +3,7 @@
  * lazydrop_cache_policy.h
  *	  Constants of the clock with two classes.
  *
- * They are shared by lazydrop_cache.c, which follows the policy, and by the adviser,
+ * They are shared by lazydrop_cache.c, which follows the policy, and by the advisor,
  * which simulates it (lazydrop_advisor_pool.c).  Rules C1-C9 are in
  * src/backend/storage/buffer/README.lazydrop.
  *

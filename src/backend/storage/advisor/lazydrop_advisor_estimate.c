@@ -122,7 +122,7 @@ BulkReadSize(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample)
 /*
  * Let all pools know of a sample, and add to the sums what they say.
  *
- * Until a pool has been filled, it may not know a page because the adviser is young.
+ * Until a pool has been filled, it may not know a page because the advisor is young.
  * What the server has found then, a pool of the same size or a larger one would have
  * had as well, and of a smaller one little can be said: none counts a miss.
  */

@@ -2,7 +2,7 @@
  *
  * lazydrop_advisor_sample.c
  *	  A sample of the pages that are used: from the processes that use them to the
- *	  adviser's worker.
+ *	  advisor's worker.
  *
  * Rules A1 to A4 are in README.  No function here takes a lock, waits, allocates memory
  * or fails.
@@ -144,7 +144,7 @@ LazyDropAdvisorPoolsMemory(void)
 }
 
 /*
- * Shared memory that is needed.  It is there when the adviser is off, too, so that it
+ * Shared memory that is needed.  It is there when the advisor is off, too, so that it
  * can be switched on.
  */
 Size

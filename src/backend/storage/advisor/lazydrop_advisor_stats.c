@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_stats.c
- *	  What the adviser shows.
+ *	  What the advisor shows.
  *
  * Copyright (c) 2026, LazyDrop developers
  *

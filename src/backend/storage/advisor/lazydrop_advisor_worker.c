@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_worker.c
- *	  The adviser's worker: takes samples from the queue, lets the miniature pools
+ *	  The advisor's worker: takes samples from the queue, lets the miniature pools
  *	  simulate, and sums up what they say.
  *
  * It is started by the lazy drop worker while lazydrop.advisor is on, also again when it

@@ -1,7 +1,7 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# The adviser on shared_buffers: that it is of no effect while it is off, and what it says of
+# The advisor on shared_buffers: that it is of no effect while it is off, and what it says of
 # loads for which the truth is known: a loop that is a little larger than the pool, and a table
 # that is scanned with a ring where it is more than a quarter of the pool.  Then what happens to
 # its worker: ended, stopped, killed; restarts, a standby, wrong values, and permissions.

@@ -79,6 +79,14 @@ _PG_init(void)
 		(void) GetRoutines();
 }
 
+static Datum
+CounterDatum(const LazyDropStats *stats, LazyDropCounter counter)
+{
+	return LAZYDROP_COUNTER_IS_TIME(counter) ?
+		Float8GetDatum(stats->counters[counter] / 1000.0) :
+		Int64GetDatum(stats->counters[counter]);
+}
+
 /*
  * One row: what is pending, and what has been counted.  Version 1.0 of the
  * extension has all but the last two columns.
@@ -117,18 +125,8 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 		values[i++] = Int32GetDatum(stats.worker_pid);
 	else
 		nulls[i++] = true;
-	values[i++] = Int64GetDatum(stats.deferred_relations);
-	values[i++] = Int64GetDatum(stats.deferred_databases);
-	values[i++] = Int64GetDatum(stats.passes);
-	values[i++] = Int64GetDatum(stats.headers_visited);
-	values[i++] = Int64GetDatum(stats.buffers_invalidated);
-	values[i++] = Int64GetDatum(stats.writes_skipped);
-	values[i++] = Int64GetDatum(stats.sync_fallbacks);
-	values[i++] = Int64GetDatum(stats.reuse_waits);
-	values[i++] = Int64GetDatum(stats.files_removed);
-	values[i++] = Int64GetDatum(stats.bytes_removed);
-	values[i++] = Int64GetDatum(stats.checkpoint_waits);
-	values[i++] = Float8GetDatum(stats.checkpoint_wait_ms);
+	for (int j = 0; j < LAZYDROP_HIDE_FAILURES; j++)
+		values[i++] = CounterDatum(&stats, j);
 	if (stats.last_pass != 0)
 	{
 		values[i++] = TimestampTzGetDatum(stats.last_pass);
@@ -143,8 +141,8 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 	}
 	values[i++] = TimestampTzGetDatum(stats.stats_reset);
 	Assert(i == NUM_STAT_COLUMNS_1_0);
-	values[i++] = Int64GetDatum(stats.hide_failures);
-	values[i++] = Int64GetDatum(stats.undeferred_removals);
+	for (int j = LAZYDROP_HIDE_FAILURES; j < LAZYDROP_NUM_COUNTERS; j++)
+		values[i++] = CounterDatum(&stats, j);
 	Assert(i == NUM_STAT_COLUMNS);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_internal.h
- *	  What the files of the lazy drop share with each other.
+ *	  Declarations shared by the files of src/backend/storage/lazydrop.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -20,149 +20,171 @@
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lazydrop_compat.h"
+#include "storage/lazydrop_stats.h"
 #include "storage/lwlock.h"
 #include "storage/procnumber.h"
 #include "storage/relfilelocator.h"
 #include "storage/sync.h"
 
 /*
- * What is left to do about the files of an entry.
+ * State of the files of an entry.  A process that must not wait, such as a
+ * checkpoint, hides or removes them from LAZYDROP_FILES_FORGOTTEN on, any other
+ * one only if they are LAZYDROP_FILES_READY.
  */
 typedef enum LazyDropFiles
 {
-	/* nothing: they are gone, or their removal is not ours */
+	/* There are none, or another process removes them as stock does. */
 	LAZYDROP_FILES_NONE,
-	/* the dropper is about to forget their sync requests: leave them alone */
+	/* The dropper has not forgotten their sync requests yet. */
 	LAZYDROP_FILES_BURIED,
-
-	/*
-	 * the dropper waits for reads, or the entry for other processes: only a
-	 * process that must not wait hides or removes them
-	 */
+	/* The dropper waits for reads, or the entry for other processes. */
 	LAZYDROP_FILES_FORGOTTEN,
-	/* to be removed by any process */
+	/* Any process may remove them. */
 	LAZYDROP_FILES_READY,
 } LazyDropFiles;
 
 /*
- * A buried identity.  All forks of a relation share its entry.  An entry whose
- * relNumber is InvalidRelFileNumber stands for everything that a database has
- * in a tablespace.  The entry stays until its buffers are invalidated, its files
- * are removed as far as that is deferred, and no process is at them.
+ * State of the buffers of an entry.
+ */
+typedef enum LazyDropBuffers
+{
+	/* There are none. */
+	LAZYDROP_BUFFERS_NONE,
+	/* There may be some. */
+	LAZYDROP_BUFFERS_BURIED,
+
+	/*
+	 * A pass has invalidated them while the entry had files.  More may have
+	 * been read since, so another pass is needed when the files are gone
+	 * (rule R5).
+	 */
+	LAZYDROP_BUFFERS_PASSED,
+} LazyDropBuffers;
+
+/*
+ * Names under which the files of an entry are found (rule R8).
+ */
+typedef enum LazyDropNames
+{
+	/* Some or all files have their own names. */
+	LAZYDROP_NAMES_OWN,
+	/* A process is renaming them.  No step may begin. */
+	LAZYDROP_NAMES_CHANGING,
+	/* All have been renamed. */
+	LAZYDROP_NAMES_HIDDEN,
+} LazyDropNames;
+
+/*
+ * A buried identity.  All forks of a relation share its entry.  An entry
+ * without a relNumber stands for everything that a database has in a
+ * tablespace; one without a dbOid, too, stands for the files that earlier runs
+ * of the server have hidden there.  An entry is deleted when its buffers are
+ * invalidated, its files are removed, no process is in a step, and it does not
+ * wait for other processes.
  *
- * Protected by LazyDropShared->lock; changed under it in exclusive mode only.
+ * Protected by LazyDropShared->lock.  Only lazydrop_set.c changes an entry, with
+ * the lock in exclusive mode, except where noted.
  */
 typedef struct LazyDropEntry
 {
 	dlist_node	node;			/* in ->pending or ->unused */
+	dlist_node	files_node;		/* in ->removals or ->hidden_removals, unless
+								 * files is LAZYDROP_FILES_NONE */
 	int			next;			/* next entry of the bucket, or -1 */
 	RelFileLocator locator;
 
-	/* different for each burial; 0 when the entry is not in use */
+	/*
+	 * Serial number of the last burial, or 0 if the entry is not in use.  The
+	 * identity may be buried again while the entry is pending.
+	 */
 	uint64		serial;
 
-	/*
-	 * that of the first burial, and when that was, as LazyDropNow has it: the
-	 * entry may have been buried again since then, while it was pending
-	 */
+	/* Serial number of the first burial, and its time (LazyDropNow). */
 	uint64		first_serial;
 	int64		buried_at_ns;
 
-	/* there may be buffers */
-	bool		buffers;
+	/* End of the WAL record of the drop, or invalid in recovery. */
+	XLogRecPtr	lsn;
+
+	LazyDropBuffers buffers;
 
 	/*
-	 * A pass has invalidated its buffers while it had files, from which there
-	 * may be others by now: one more pass when the files are gone (rule R5).
-	 */
-	bool		passed;
-
-	/*
-	 * The pass that owns the entry, or 0, and its process.  A pass acts on
-	 * buffers of the entry only while it finds itself its owner (rule R5).
+	 * Number of the pass that owns the entry, or 0, and its process.  A pass
+	 * invalidates buffers of the entry only while it is the owner (rule R5).
 	 */
 	uint32		owner;
 	ProcNumber	owner_proc;
 
-	/* it had files when its owner took it */
+	/* Had the entry files when the owner took it? */
 	bool		had_files;
 
-	/* buried once more since its owner took it */
+	/* Has the identity been buried again since the owner took the entry? */
 	bool		buried_again;
 
 	/*
-	 * A buffer of it stays pinned, the owner has found, or the last one has.
+	 * The current owner, or the last one, found one of the buffers pinned.
 	 * The owner sets this with the lock in shared mode.
 	 */
 	bool		pinned;
 
 	LazyDropFiles files;
-	/* in ->removals or ->hidden_removals, while there is something */
-	dlist_node	files_node;
 
 	/*
-	 * the first segment of the main fork is shrunk, but unlinked by a
-	 * checkpoint
+	 * Process that dropped it.  It advances "files" up to
+	 * LAZYDROP_FILES_READY, unless "barrier" is set.
 	 */
-	bool		keep_first;
-
-	/*
-	 * Hidden files (rule R8).  nhidden: number of names given so far.
-	 * hidden: all files have such names.  hiding: a process is renaming them;
-	 * while set, no step may begin.
-	 */
-	int			nhidden;
-	bool		hidden;
-	bool		hiding;
-
-	/*
-	 * A base backup may have left out segments in the middle, so those behind
-	 * a gap are looked for (rule R14).
-	 */
-	bool		gaps;
-
-	/* number of attempts that have failed, and when to try again, or 0 */
-	int			nfailures;
-	int64		retry_at_ns;
-
-	/* processes that are in a system call on one of the files (rule R5) */
-	int			nbusy;
-
-	/* the process that is to advance "files", unless "barrier" is set */
 	ProcNumber	dropper;
 
 	/*
-	 * A database's entry waits (rule R11) until all processes have taken part
-	 * in this generation of barriers, and the checkpointer has absorbed sync
-	 * requests this many times.  Until then, it is not deleted, and its files
-	 * are not LAZYDROP_FILES_READY.  Both are 0 if it waits for nothing.
+	 * A database's entry waits until all processes have absorbed this
+	 * generation of barriers, and the checkpointer has absorbed sync requests
+	 * this many times (rule R11).  Both are 0 if the entry does not wait.
 	 */
 	uint64		barrier;
 	uint64		absorptions;
 
-	/* end of the WAL record that drops it, or invalid in recovery */
-	XLogRecPtr	lsn;
+	/*
+	 * If set, the first segment of the main fork is only truncated, and is
+	 * unlinked after the next checkpoint.
+	 */
+	bool		keep_first;
 
-	/* what is left, when that has been looked at */
+	/*
+	 * If set, segments behind a missing one are looked for.  A base backup
+	 * may have copied some of the segments only (rule R14).
+	 */
+	bool		gaps;
+
+	/* State of the names, and number of renamed files (rule R8). */
+	LazyDropNames names;
+	int			nhidden;
+
+	/* Number of processes that are in a system call on a file (rule R5). */
+	int			nbusy;
+
+	/* Number of failed removals, and time of the next one, or 0. */
+	int			nfailures;
+	int64		retry_at_ns;
+
+	/* Number and total size of the files that are left, once measured. */
 	bool		measured;
 	int			nfiles;
 	uint64		bytes;
 } LazyDropEntry;
 
 /*
- * What a process is writing.  There is one for each process that has a PGPROC,
- * auxiliary processes included.  Only its owner writes it; it is read without a
- * lock by droppers (rule R1).
+ * Announcement of a write.  Each PGPROC has one, also in auxiliary processes.  Only its owner writes it.  Droppers read it without a lock (rule
+ * R1).
  */
 typedef struct LazyDropAnnouncement
 {
-	/* odd while a write is under way; never the same for two writes in a row */
+	/* Odd during a write.  It differs from one write to the next. */
 	pg_atomic_uint32 generation;
 	RelFileLocator locator;
 
 	/*
-	 * when a pass of this process has got on last, as LazyDropNow has it;
-	 * read by processes that would take entries from it (rule R5)
+	 * Time at which a pass of this process last made progress (LazyDropNow).
+	 * Other processes read it before they take over its entries (rule R5).
 	 */
 	pg_atomic_uint64 heartbeat;
 } LazyDropAnnouncement;
@@ -173,14 +195,11 @@ typedef union LazyDropAnnouncementPadded
 	char		pad[PG_CACHE_LINE_SIZE];
 } LazyDropAnnouncementPadded;
 
-/* Databases share these slots; a power of two. */
-#define LAZYDROP_RELMAP_SLOTS	64
-
 typedef struct LazyDropShared
 {
 	/*
-	 * Number of entries that may have buffers.  Changed under the lock, read
-	 * without it by every pass and by each dropper that makes room.
+	 * Number of entries that may have buffers.  Changed with the lock held in
+	 * exclusive mode, and read without it.
 	 */
 	union
 	{
@@ -188,29 +207,25 @@ typedef struct LazyDropShared
 		char		pad[PG_CACHE_LINE_SIZE];
 	}			nburied;
 
-	/*
-	 * number of all entries, and of those with a barrier; changed under the
-	 * lock, read without it
-	 */
+	/* Number of entries, and of those with a barrier.  The same applies. */
 	pg_atomic_uint32 npending;
 	pg_atomic_uint32 nwaiting;
 
+	/* Protects all entries, the buckets, and the fields up to stats_reset. */
 	LWLock		lock;
 	int			tranche_id;
 
-	/* protected by the lock */
-	dlist_head	pending;		/* in the order of their first burial */
-	dlist_head	removals;		/* those with files, by serial number, */
-	dlist_head	hidden_removals;	/* but for hidden ones (rule R8), which
-									 * are in no order */
+	dlist_head	pending;		/* all entries, by first_serial */
+	dlist_head	removals;		/* entries with files, by serial */
+	dlist_head	hidden_removals;	/* the same, if names are hidden */
 	dlist_head	unused;
-	int			ndatabases;		/* of the pending ones */
+	int			ndatabases;		/* number of pending databases */
 	uint32		last_owner;
 	uint64		last_serial;
-	/* entries up to this one do not wait for lazydrop.pass_delay */
-	uint64		drain_serial;
+	uint64		drain_serial;	/* entries up to this one do not wait for
+								 * lazydrop.pass_delay */
 
-	/* the last pass that was complete, and when it was so, or 0 */
+	/* End, duration and result of the last complete pass, or 0. */
 	TimestampTz last_pass;
 	int64		last_pass_us;
 	int64		last_pass_buffers;
@@ -218,9 +233,9 @@ typedef struct LazyDropShared
 	TimestampTz stats_reset;
 
 	/*
-	 * Constant after start-up.  start_serial is the last serial number before
-	 * this start of the server: later ones are different from those of other
-	 * starts, because hidden files have them in their names (rule R8).
+	 * Constant after startup.  start_serial is the last serial number before
+	 * this start of the server.  Names of hidden files contain serial
+	 * numbers, so no start may use the numbers of an earlier one (rule R8).
 	 */
 	uint64		start_serial;
 	int			capacity;
@@ -230,9 +245,8 @@ typedef struct LazyDropShared
 	LazyDropEntry *entries;
 
 	/*
-	 * The first entry of each bucket, or -1.  Changed under the lock, read
-	 * without it by writers.  Those of databases are apart, because each
-	 * writer looks at that of its own.
+	 * First entry of each bucket, or -1.  Changed with the lock held, and
+	 * read without it by writers, who look up a relation and its database.
 	 */
 	int		   *relation_buckets;
 	int		   *database_buckets;
@@ -249,58 +263,52 @@ typedef struct LazyDropShared
 	uint32		wait_event_drain;
 	uint32		wait_event_restartpoint;
 
-	/* the worker's proc number, or INVALID_PROC_NUMBER */
+	/* Number of the worker's PGPROC, or INVALID_PROC_NUMBER. */
 	pg_atomic_uint32 worker;
 
-	/*
-	 * how often the checkpointer has absorbed sync requests, and its
-	 * broadcast
-	 */
+	/* Number of times the checkpointer has absorbed sync requests. */
 	pg_atomic_uint64 absorptions;
 	ConditionVariable absorbed_cv;
 
-	/* number of checkpoints and restartpoints that have failed (rule R17) */
+	/* Number of failed checkpoints and restartpoints (rule R17). */
 	pg_atomic_uint64 failed_checkpoints;
 
 	/*
-	 * For rule R11: the last record of a relation map that replay might meet
-	 * before one that makes the database's directory, by database OID, some
-	 * of them together
+	 * Position of the last record of a relation map that replay might find
+	 * without the directory of its database (rule R11).
 	 */
-	pg_atomic_uint64 relmap_records[LAZYDROP_RELMAP_SLOTS];
+	pg_atomic_uint64 last_relmap_record;
 
-	/* broadcast when something about an entry has been done or given up */
+	/* Broadcast when an entry has changed in a way that others wait for. */
 	ConditionVariable settled_cv;
 
 	/*
-	 * bytes that removals have freed, for processes that look for space; some
-	 * may be counted twice
+	 * Number of bytes that removals have freed, for processes that wait for
+	 * space.  Bytes may be counted twice but are never missed.
 	 */
 	pg_atomic_uint64 bytes_freed;
 
-	/* counters, for lazydrop.stats: set to zero under the lock */
-	pg_atomic_uint64 passes;
-	pg_atomic_uint64 buffers_invalidated;
-	pg_atomic_uint64 writes_skipped;
-	pg_atomic_uint64 sync_fallbacks;
-	pg_atomic_uint64 reuse_waits;
-	pg_atomic_uint64 deferred_relations;
-	pg_atomic_uint64 deferred_databases;
-	pg_atomic_uint64 files_removed;
-	pg_atomic_uint64 bytes_removed;
-	pg_atomic_uint64 checkpoint_waits;
-	pg_atomic_uint64 checkpoint_wait_us;
-	pg_atomic_uint64 hide_failures;
-	pg_atomic_uint64 undeferred_removals;
+	/*
+	 * Time of the last report that a drop was not deferred (LazyDropNow), or
+	 * 0.
+	 */
+	pg_atomic_uint64 reported_fallback_ns;
+
+	/* For lazydrop.stats.  Set to zero with the lock held. */
+	pg_atomic_uint64 counters[LAZYDROP_NUM_COUNTERS];
 } LazyDropShared;
 
 extern PGDLLIMPORT LazyDropShared *LazyDropCtl;
 
-/* whether an entry is one that the caller is after */
+/* Returns whether the caller wants this entry. */
 typedef bool (*LazyDropMatch) (const RelFileLocator *locator, const void *arg);
 
+/* Called with the lock held for each entry that a pass becomes the owner of. */
+typedef void (*LazyDropOwned) (const RelFileLocator *locator, void *arg);
+
 /*
- * What a process needs to know of an entry whose files it removes.
+ * Copy of the fields of an entry that a process needs to remove its files
+ * without the lock.
  */
 typedef struct LazyDropJob
 {
@@ -317,12 +325,35 @@ typedef struct LazyDropJob
 } LazyDropJob;
 
 /*
- * Called between two steps of a removal, without locks, with the bytes that the
- * last one gave back.  Returns false to stop.
+ * Conditions for a search of entries with files.
+ */
+typedef struct LazyDropFilter
+{
+	/* Files must have reached this state. */
+	LazyDropFiles least;
+
+	/*
+	 * If set, search only for files with their own names, including those
+	 * whose removal has failed and will be tried again later.
+	 */
+	bool		visible;
+
+	/* Range of serial numbers.  Without last_serial, there is no upper limit. */
+	uint64		first_serial;
+	uint64		last_serial;
+
+	/* Additional condition, or NULL. */
+	LazyDropMatch matches;
+	const void *arg;
+} LazyDropFilter;
+
+/*
+ * Called between two steps of a removal, without locks, with the number of bytes
+ * that the last step has freed.  Returns false to stop.
  */
 typedef bool (*LazyDropPause) (uint64 bytes);
 
-/* room for a relation's path and a segment number, or that of a hidden file */
+/* Path of a relation's segment, or of a hidden file. */
 typedef struct LazyDropPath
 {
 	char		str[sizeof(RelPathStr) + 96];
@@ -332,49 +363,75 @@ typedef struct LazyDropPath
 #define LAZYDROP_MIN_STEP_BYTES	((uint64) 1024 * 1024)
 
 /*
- * The directories in which a tablespace has hidden files, and the name of the
- * second one, where no database can be (lazydrop_paths.c).
+ * Number of directories for hidden files in a tablespace, and name of the second
+ * one, which no database can have (lazydrop_paths.c).
  */
 #define LAZYDROP_HIDDEN_DIRECTORIES	2
 #define LAZYDROP_NO_DATABASE	"0"
 
 /*
- * The files of src/backend/storage/lazydrop, from the bottom up: each calls only those
- * before it.
+ * Functions, by file.  Each file calls only functions of files listed before it.
  */
 
-/* lazydrop_set.c */
+/* lazydrop_common.c */
 extern PGDLLIMPORT bool am_lazydrop_worker;
-extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
-extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
-extern bool LazyDropIsBuried(const RelFileLocator *locator);
-extern void LazyDropSetBuffers(LazyDropEntry *entry, bool buffers);
-extern void LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files);
-extern void LazyDropSetHidden(LazyDropEntry *entry, int nhidden);
-extern bool LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files,
-							 XLogRecPtr lsn, int64 now);
-extern bool LazyDropDeleteIfDone(LazyDropEntry *entry);
-extern void LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
-									  bool keep_first, uint64 barrier,
-									  uint64 absorptions);
-extern void LazyDropReadsDone(const RelFileLocator *locators, int n);
-extern bool LazyDropAdvanceWaiting(void);
-extern void LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry);
-extern int	LazyDropFindJobs(LazyDropFiles least, bool visible,
-							 uint64 first_serial, uint64 last_serial,
-							 LazyDropMatch matches, const void *arg,
-							 LazyDropJob *jobs, int njobs);
-extern bool LazyDropFindOldestJob(uint64 first_serial, LazyDropJob *job);
-extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
-extern bool LazyDropBeginStep(const LazyDropJob *job);
-extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,
-							bool done);
 extern int64 LazyDropNow(void);
 extern int	LazyDropCompareLocators(const void *a, const void *b);
 extern bool LazyDropIsAmong(const RelFileLocator *relation,
 							const RelFileLocator *sorted, int n);
 extern bool LazyDropHaveWorker(void);
 extern void LazyDropWakeWorker(void);
+
+/* lazydrop_set.c */
+extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
+extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
+extern bool LazyDropIsBuried(const RelFileLocator *locator);
+extern bool LazyDropAddAll(const RelFileLocator *locators, int n,
+						   LazyDropFiles files, int nfiles, XLogRecPtr lsn,
+						   bool gaps, bool *wake);
+extern bool LazyDropAddLeftovers(Oid spcoid, int nfiles, uint64 bytes);
+extern void LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
+									  bool keep_first, uint64 barrier,
+									  uint64 absorptions);
+extern void LazyDropReadsDone(const RelFileLocator *locators, int n);
+extern bool LazyDropAdvanceWaiting(void);
+extern void LazyDropGiveUpFiles(void);
+extern bool LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before);
+extern uint32 LazyDropOwn(int64 steal_before, LazyDropMatch matches,
+						  const void *arg, bool patient, LazyDropOwned owned,
+						  void *owned_arg, int *ntaken);
+extern void LazyDropDisown(uint32 owner);
+extern void LazyDropMarkPinned(LazyDropEntry *entry);
+extern bool LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases);
+extern bool LazyDropBeginStep(const LazyDropJob *job);
+extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,
+							bool done);
+extern bool LazyDropBeginHiding(const LazyDropJob *job);
+extern void LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all);
+extern void LazyDropTryLater(const LazyDropJob *job, int64 delay_ns);
+extern void LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes);
+
+/* lazydrop_find.c */
+extern bool LazyDropFindPending(LazyDropMatch matches, const void *arg,
+								int64 steal_before, bool *can_own);
+extern uint64 LazyDropAskForDrain(void);
+extern bool LazyDropPendingUpTo(uint64 last_serial);
+extern uint64 LazyDropLastSerial(void);
+extern bool LazyDropFindBuffers(int64 now, int64 delay_ms, int64 release_ms,
+								int64 retry_at, long *timeout_ms);
+extern void LazyDropSumPending(LazyDropStats *stats);
+extern int	LazyDropListPending(LazyDropPending *result, int room);
+extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,
+							 int njobs);
+extern bool LazyDropFindOldestJob(const LazyDropFilter *filter,
+								  LazyDropJob *job);
+extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
+extern bool LazyDropLookAgain(LazyDropJob *job, bool *hiding);
+extern bool LazyDropFindCheckPointJob(uint64 first_serial, uint64 last_serial,
+									  LazyDropJob *job, uint64 *others_at);
+extern bool LazyDropFilesAreLeft(LazyDropMatch matches, const void *arg,
+								 uint64 last_serial, bool visible);
+extern bool LazyDropFindFiles(int64 now, long *timeout_ms);
 
 /* lazydrop_write.c */
 extern void LazyDropSleepForOther(long microseconds);
@@ -434,11 +491,11 @@ extern bool LazyDropFindLeftovers(void);
 extern PGDLLIMPORT bool lazydrop_enabled;
 extern PGDLLIMPORT bool lazydrop_defer_files;
 extern bool LazyDropMayBury(int n);
+extern void LazyDropFallBack(int n, bool is_full);
 extern LazyDropFiles LazyDropFilesOfBurial(const RelFileLocator *locators, int n,
 										   XLogRecPtr durable);
 extern bool LazyDropAddEntries(const RelFileLocator *locators, int n,
 							   LazyDropFiles files, int nfiles, XLogRecPtr lsn);
-extern void LazyDropGiveUpFiles(void);
 extern void LazyDropRequestForFile(SyncRequestType type, const RelFileLocator *locator,
 								   ForkNumber forknum, uint64 segno);
 
@@ -454,10 +511,10 @@ extern PGDLLIMPORT int lazydrop_max_pending;
 extern void LazyDropRegisterWorker(void);
 
 /*
- * Where an entry would be that buries a relation, and where one that buries its database
- * in its tablespace.  Multiplicative hashing: the high bits are good.  Of both kinds there
- * are many more buckets than entries, so that an empty one, which a writer finds without
- * the lock, is what there is to be seen (rule R1).
+ * Buckets of the hash table, for a relation and for its database.  They are
+ * chosen by multiplicative hashing, whose high bits are good.  There are many
+ * more buckets than entries, so a writer usually finds both empty, and needs no
+ * lock (rule R1).
  */
 static inline uint32
 LazyDropHashOfDatabase(const RelFileLocator *locator)
@@ -489,8 +546,8 @@ LazyDropBucketOf(const RelFileLocator *locator)
 }
 
 /*
- * Whether an entry is for what earlier runs of the server have hidden in a
- * tablespace.  It has no buffers, and is hidden.
+ * Return whether an entry is for files that earlier runs of the server have
+ * hidden in a tablespace.  Such an entry has no buffers.
  */
 static inline bool
 LazyDropIsForLeftovers(const RelFileLocator *locator)
@@ -498,7 +555,9 @@ LazyDropIsForLeftovers(const RelFileLocator *locator)
 	return !OidIsValid(locator->dbOid) && !RelFileNumberIsValid(locator->relNumber);
 }
 
-/* whether a bucket has no entry, read without the lock */
+/*
+ * Return whether a bucket is empty, without the lock.
+ */
 static inline bool
 LazyDropBucketIsEmpty(const int *bucket)
 {
@@ -506,8 +565,8 @@ LazyDropBucketIsEmpty(const int *bucket)
 }
 
 /*
- * Whether an entry's files are gone for good: nothing can be read into a buffer from
- * them any more.  The caller holds the lock.
+ * Return whether an entry's files are gone, so that no more buffers can be read
+ * from them.  The caller holds the lock.
  */
 static inline bool
 LazyDropFilesAreGone(const LazyDropEntry *entry)
@@ -516,31 +575,38 @@ LazyDropFilesAreGone(const LazyDropEntry *entry)
 }
 
 /*
- * Whether a pass can become the owner of an entry: there is something for it to do, and
- * the entry has no owner, or one that has not got on since "steal_before".  The caller
- * holds the lock.
+ * Increase a counter.
  */
-static inline bool
-LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before)
+static inline void
+LazyDropCount(LazyDropCounter counter, int64 n)
 {
-	LazyDropAnnouncement *owner;
-
-	if (!entry->buffers || (entry->passed && !LazyDropFilesAreGone(entry)))
-		return false;
-	if (entry->owner == 0)
-		return true;
-	owner = &LazyDropCtl->announcements[entry->owner_proc].announcement;
-	return (int64) pg_atomic_read_u64(&owner->heartbeat) < steal_before;
+	Assert(n >= 0);
+	pg_atomic_fetch_add_u64(&LazyDropCtl->counters[counter], n);
 }
 
-/* whether nothing at all is pending; may be out of date at once */
+/*
+ * Return whether nothing is pending.  This and the following may be out of date
+ * immediately.
+ */
 static inline bool
 LazyDropNothingPending(void)
 {
 	return pg_atomic_read_u32(&LazyDropCtl->npending) == 0;
 }
 
-/* whether there is no buffer that must not be written; the same */
+/*
+ * Return whether the set has room for n entries.
+ */
+static inline bool
+LazyDropHasRoom(int n)
+{
+	return pg_atomic_read_u32(&LazyDropCtl->npending) + n <=
+		LazyDropCtl->capacity;
+}
+
+/*
+ * Return whether no entry has buffers.
+ */
 static inline bool
 LazyDropNothingBuried(void)
 {

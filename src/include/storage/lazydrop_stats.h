@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_stats.h
- *	  What the lazy drop tells of itself, and the door for contrib/pg_lazydrop.
+ *	  Statistics of the lazy drop, and its interface to contrib/pg_lazydrop.
  *
  * The extension is a module that must be loadable into a stock server as well, to
  * say there that it is of no use.  So it links to none of our symbols, but asks for
@@ -19,42 +19,57 @@
 #include "datatype/timestamp.h"
 #include "storage/relfilelocator.h"
 
-/* configure, meson.build and src/tools/lazydrop/deb read it as well */
+/* configure, meson.build and src/tools/lazydrop/deb read this, too. */
 #define LAZYDROP_VERSION	"1.0"
 
 /*
- * All that lazydrop.stats and pg_stat_lazydrop show.
+ * Counters.  lazydrop_stats.c has the names under which they are shown, in the
+ * same order.
+ */
+typedef enum LazyDropCounter
+{
+	LAZYDROP_DEFERRED_RELATIONS,
+	LAZYDROP_DEFERRED_DATABASES,
+	LAZYDROP_PASSES,
+	LAZYDROP_HEADERS_VISITED,
+	LAZYDROP_BUFFERS_INVALIDATED,
+	LAZYDROP_WRITES_SKIPPED,
+	LAZYDROP_SYNC_FALLBACKS,
+	LAZYDROP_REUSE_WAITS,
+	LAZYDROP_FILES_REMOVED,
+	LAZYDROP_BYTES_REMOVED,
+	LAZYDROP_CHECKPOINT_WAITS,
+	LAZYDROP_CHECKPOINT_WAIT_TIME,
+	LAZYDROP_HIDE_FAILURES,
+	LAZYDROP_UNDEFERRED_REMOVALS,
+} LazyDropCounter;
+
+#define LAZYDROP_NUM_COUNTERS	(LAZYDROP_UNDEFERRED_REMOVALS + 1)
+
+/* Times are counted in microseconds and shown in milliseconds. */
+#define LAZYDROP_COUNTER_IS_TIME(counter) \
+	((counter) == LAZYDROP_CHECKPOINT_WAIT_TIME)
+
+/*
+ * Contents of lazydrop.stats and pg_stat_lazydrop.
  */
 typedef struct LazyDropStats
 {
 	const char *version;		/* LAZYDROP_VERSION of the server */
 
-	/* what is pending now */
+	/* Pending drops. */
 	int			pending_relations;
 	int			pending_databases;
 	int			max_pending;
-	int64		pending_files;	/* as far as it is known */
+	int64		pending_files;	/* as far as known */
 	int64		pending_bytes;
 	int64		oldest_age_ms;	/* -1 when nothing is pending */
 	int			worker_pid;		/* 0 when there is none */
 
-	/* since stats_reset */
-	int64		deferred_relations;
-	int64		deferred_databases;
-	int64		passes;
-	int64		headers_visited;
-	int64		buffers_invalidated;
-	int64		writes_skipped;
-	int64		sync_fallbacks;
-	int64		reuse_waits;
-	int64		files_removed;
-	int64		bytes_removed;
-	int64		checkpoint_waits;
-	double		checkpoint_wait_ms;
-	int64		hide_failures;
-	int64		undeferred_removals;
+	/* Since stats_reset. */
+	int64		counters[LAZYDROP_NUM_COUNTERS];
 
-	/* the last pass; last_pass is when it ended, or 0 */
+	/* End of the last pass, or 0, and its results. */
 	TimestampTz last_pass;
 	double		last_pass_ms;
 	int64		last_pass_headers;
@@ -64,8 +79,8 @@ typedef struct LazyDropStats
 } LazyDropStats;
 
 /*
- * What the buffer cache's policy has and has done (see lazydrop_cache.h): all that
- * lazydrop.cache_stats and pg_stat_lazydrop_cache show.
+ * Contents of lazydrop.cache_stats and pg_stat_lazydrop_cache: state and counters
+ * of the buffer cache's policy (see lazydrop_cache.h).
  */
 typedef struct LazyDropCacheStats
 {
@@ -78,7 +93,7 @@ typedef struct LazyDropCacheStats
 	int64		free_loads;		/* of these, into a free buffer instead of the
 								 * ring */
 	int64		bulk_loads;		/* of loads, by transactions that read much */
-	int64		ghost_hits;		/* loads of what had been evicted recently */
+	int64		ghost_hits;		/* loads of recently evicted pages */
 	int64		promotions;		/* from probation to main */
 	int64		demotions;		/* from main to probation */
 	int64		resets;			/* usage counts set back after a burst of pins */
@@ -88,23 +103,23 @@ typedef struct LazyDropCacheStats
 } LazyDropCacheStats;
 
 /*
- * An entry, as pg_lazydrop_pending shows it.
+ * A row of pg_lazydrop_pending.
  */
 typedef struct LazyDropPending
 {
-	/* without a relNumber: all that a database has in the tablespace */
+	/* without a relNumber, a database's directory in a tablespace */
 	RelFileLocator locator;
 	TimestampTz since;
 	bool		buffers_done;
 	bool		files_done;
-	int			files;			/* what is left, as far as it is known */
+	int			files;			/* files left, as far as known */
 	int64		bytes;
 } LazyDropPending;
 
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
-/* to be raised when one of the structs changes, or what a function does */
-#define LAZYDROP_ROUTINES_VERSION	4
+/* Increased when a struct or the behavior of a function changes. */
+#define LAZYDROP_ROUTINES_VERSION	5
 
 typedef struct LazyDropRoutines
 {

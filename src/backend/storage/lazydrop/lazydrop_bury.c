@@ -33,6 +33,9 @@ bool		lazydrop_defer_files = true;
  */
 #define DROPPER_PATIENCE_MS		10000
 
+/* How often it is reported that drops are not deferred, in nanoseconds. */
+#define REPORT_NS				(UINT64CONST(60) * 1000 * 1000 * 1000)
+
 /*
  * Whether to bury at all; "n" is how many fallbacks there are when it cannot be.
  *
@@ -48,8 +51,41 @@ LazyDropMayBury(int n)
 		return false;
 	if (LazyDropHaveWorker() || RecoveryInProgress())
 		return true;
-	pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
+	LazyDropFallBack(n, false);
 	return false;
+}
+
+/*
+ * Count n drops that are done as stock does them, because there is no worker or,
+ * with "is_full", no room in the set; and report it, once a minute.
+ */
+void
+LazyDropFallBack(int n, bool is_full)
+{
+	uint64		last = pg_atomic_read_u64(&LazyDropCtl->reported_fallback_ns);
+	uint64		now = LazyDropNow();
+
+	LazyDropCount(LAZYDROP_SYNC_FALLBACKS, n);
+	if ((last != 0 && now - last < REPORT_NS) ||
+		!pg_atomic_compare_exchange_u64(&LazyDropCtl->reported_fallback_ns,
+										&last, now))
+		return;
+	/* The client might not read it, and checkpoints may wait for us. */
+	if (is_full)
+		ereport(LOG_SERVER_ONLY,
+				(errmsg("drop of %d relations or databases was not deferred, because too many are pending",
+						n),
+				 errdetail("%u of %d entries are in use.",
+						   pg_atomic_read_u32(&LazyDropCtl->npending),
+						   LazyDropCtl->capacity),
+				 errhint("Consider increasing the configuration parameter \"%s\".",
+						 "lazydrop.max_pending")));
+	else
+		ereport(LOG_SERVER_ONLY,
+				(errmsg("drop of %d relations or databases was not deferred, because there is no lazy drop worker",
+						n),
+				 errhint("You might need to increase \"%s\".",
+						 "max_worker_processes")));
 }
 
 /*
@@ -69,7 +105,7 @@ LazyDropFilesOfBurial(const RelFileLocator *locators, int n, XLogRecPtr durable)
 		if ((i == 0 || locators[i].spcOid != locators[i - 1].spcOid) &&
 			LazyDropSpaceIsShort(locators[i].spcOid))
 		{
-			pg_atomic_fetch_add_u64(&LazyDropCtl->undeferred_removals, n);
+			LazyDropCount(LAZYDROP_UNDEFERRED_REMOVALS, n);
 			return LAZYDROP_FILES_NONE;
 		}
 	}
@@ -101,13 +137,6 @@ MayHaveGaps(void)
 	return from_backup;
 }
 
-static bool
-HasRoom(int n)
-{
-	return pg_atomic_read_u32(&LazyDropCtl->npending) + n <=
-		LazyDropCtl->capacity;
-}
-
 /*
  * Make room in a full set: settle what has no owner, or one that has not got on for
  * so long that it must be stuck.
@@ -135,65 +164,18 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 {
 	bool		wake;
 	bool		fits;
-	bool		gaps = MayHaveGaps();
-	int64		now;
 
+	Assert(n > 0 && nfiles <= n);
+	Assert(files != LAZYDROP_FILES_READY);
 	if (n > LazyDropCtl->capacity)
 		return false;
-	if (!HasRoom(n))
+	if (!LazyDropHasRoom(n))
 		MakeRoom();
-
-	now = LazyDropNow();
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	wake = LazyDropNothingBuried();
-	fits = HasRoom(n);
-	for (int i = 0; fits && i < n; i++)
-	{
-		if (!LazyDropAddEntry(&locators[i],
-							  i < nfiles ? files : LAZYDROP_FILES_NONE, lsn, now))
-			elog(PANIC, "lazy drop set is full");
-		if (gaps)
-			LazyDropFindEntry(&locators[i])->gaps = true;
-	}
-	wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
-		LazyDropCtl->capacity / 2;
-	LWLockRelease(&LazyDropCtl->lock);
-
-	if (fits && wake)
+	fits = LazyDropAddAll(locators, n, files, nfiles, lsn, MayHaveGaps(),
+						  &wake);
+	if (wake)
 		LazyDropWakeWorker();
 	return fits;
-}
-
-/*
- * The transaction that has put entries into the set is aborted after all, as COMMIT
- * PREPARED and DROP DATABASE may be when they run out of memory.  Files may be
- * left behind if there may be requests to sync them, those of a database until
- * it is dropped again; but no process must wait for this one to release them.
- */
-void
-LazyDropGiveUpFiles(void)
-{
-	dlist_mutable_iter iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach_modify(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (entry->dropper != MyProcNumber)
-			continue;
-		if (entry->files == LAZYDROP_FILES_BURIED)
-		{
-			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
-			LazyDropDeleteIfDone(entry);
-		}
-		else if (entry->files == LAZYDROP_FILES_FORGOTTEN &&
-				 entry->barrier == 0)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	LazyDropWakeWorker();
 }
 
 /*

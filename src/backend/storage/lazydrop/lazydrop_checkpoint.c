@@ -61,50 +61,6 @@ ShutdownPause(uint64 bytes)
 }
 
 /*
- * Find the first entry, not older than "first_serial" and not newer than
- * "last_serial", with files for a checkpoint to hide.  If there is none,
- * "others_at" is the serial number of one that has files which its dropper has
- * not released yet, or which another process is hiding, and may fail to; or 0.
- * One look tells both, or an entry could slip through between two.  A dropper
- * that has ended, as the startup process may in a shutdown, is not waited for.
- */
-static bool
-FindCheckPointJob(uint64 first_serial, uint64 last_serial, LazyDropJob *job,
-				  uint64 *others_at)
-{
-	bool		found = false;
-	dlist_iter	iter;
-
-	*others_at = 0;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->removals)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
-
-		if (entry->serial > last_serial)
-			continue;
-		if (entry->hiding ||
-			(entry->files == LAZYDROP_FILES_BURIED &&
-			 GetPGProcByNumber(entry->dropper)->pid != 0))
-		{
-			if (*others_at == 0)
-				*others_at = entry->serial;
-			continue;
-		}
-		if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-			entry->serial >= first_serial)
-		{
-			LazyDropSetJob(job, entry);
-			found = true;
-			break;
-		}
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	return found;
-}
-
-/*
  * Called by a checkpoint or restartpoint when it has written and synced what is
  * dirty, and before its record or the control file says so: hides the files of
  * everything that is buried now (rule R8).  Buffers do not matter: those of what
@@ -124,17 +80,17 @@ LazyDropCheckPoint(int flags)
 
 	if (LazyDropCtl == NULL || LazyDropNothingPending())
 		return;
+	Assert(CritSectionCount == 0);
 	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint");
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	last_serial = LazyDropCtl->last_serial;
-	LWLockRelease(&LazyDropCtl->lock);
+	last_serial = LazyDropLastSerial();
 	began = LazyDropNow();
 
 	for (;;)
 	{
 		LazyDropJob job;
 
-		if (FindCheckPointJob(first_serial, last_serial, &job, &others_at))
+		if (LazyDropFindCheckPointJob(first_serial, last_serial, &job,
+									  &others_at))
 		{
 			waited = true;
 
@@ -173,9 +129,8 @@ LazyDropCheckPoint(int flags)
 
 	if (waited)
 	{
-		pg_atomic_fetch_add_u64(&LazyDropCtl->checkpoint_waits, 1);
-		pg_atomic_fetch_add_u64(&LazyDropCtl->checkpoint_wait_us,
-								(LazyDropNow() - began) / 1000);
+		LazyDropCount(LAZYDROP_CHECKPOINT_WAITS, 1);
+		LazyDropCount(LAZYDROP_CHECKPOINT_WAIT_TIME, (LazyDropNow() - began) / 1000);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-checkpoint-end");
 }

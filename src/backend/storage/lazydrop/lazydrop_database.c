@@ -72,12 +72,6 @@ LazyDropDirectoryLogged(Oid dboid)
 	LAZYDROP_INJECTION_POINT("lazydrop-directory-logged");
 }
 
-static pg_atomic_uint64 *
-RelmapRecord(Oid dboid)
-{
-	return &LazyDropCtl->relmap_records[dboid & (LAZYDROP_RELMAP_SLOTS - 1)];
-}
-
 /*
  * Called right after a record of a relation map, by the process that has inserted it,
  * in a critical section: notes it for DROP DATABASE (rule R11), unless it is that of a
@@ -86,9 +80,6 @@ RelmapRecord(Oid dboid)
 void
 LazyDropRelmapLogged(Oid dboid)
 {
-	XLogRecPtr	lsn = ProcLastRecPtr;
-	pg_atomic_uint64 *record;
-	uint64		old;
 	bool		replay_creates;
 
 	if (LazyDropCtl == NULL || !OidIsValid(dboid))
@@ -100,29 +91,26 @@ LazyDropRelmapLogged(Oid dboid)
 	 */
 	replay_creates = dboid == created_dboid && GetRedoRecPtr() <= created_lsn;
 	created_dboid = InvalidOid;
-	if (replay_creates)
-		return;
-
-	record = RelmapRecord(dboid);
-	old = pg_atomic_read_u64(record);
-	while (old < lsn && !pg_atomic_compare_exchange_u64(record, &old, lsn))
-		;
+	if (!replay_creates)
+		(void) pg_atomic_monotonic_advance_u64(&LazyDropCtl->last_relmap_record,
+											   ProcLastRecPtr);
 }
 
 /*
  * Whether replay, if the server crashed now, might begin between what creates the
  * directory of a database and a record of its relation map (rule R11).  No session
- * uses the database.  (What has been replayed is where recovery ended, or 0 when there was
+ * uses the database.  Records of other databases count as well: they are rare, and a
+ * checkpoint that is not needed does no harm.  (What has been replayed is where recovery ended, or 0 when there was
  * none.)
  */
 static bool
-ReplayNeedsDirectory(Oid dboid)
+ReplayNeedsDirectory(void)
 {
 	XLogRecPtr	redo;
 	TimeLineID	tli;
 
 	GetOldestRestartPoint(&redo, &tli);
-	return pg_atomic_read_u64(RelmapRecord(dboid)) >= redo ||
+	return pg_atomic_read_membarrier_u64(&LazyDropCtl->last_relmap_record) >= redo ||
 		GetXLogReplayRecPtr(NULL) > redo;
 }
 
@@ -186,8 +174,10 @@ BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
 {
 	bool		fits = LazyDropAddEntries(locators, n, files, ndirs, lsn);
 
-	pg_atomic_fetch_add_u64(fits ? &LazyDropCtl->deferred_databases :
-							&LazyDropCtl->sync_fallbacks, 1);
+	if (fits)
+		LazyDropCount(LAZYDROP_DEFERRED_DATABASES, 1);
+	else
+		LazyDropFallBack(1, true);
 	return fits;
 }
 
@@ -347,7 +337,7 @@ LazyDropDropDatabase(Oid dboid)
 
 	if (!lazydrop_enabled || LazyDropCtl == NULL || !IsUnderPostmaster)
 		return false;
-	if (ReplayNeedsDirectory(dboid))
+	if (ReplayNeedsDirectory())
 	{
 		/* as stock, so that what is wrong with its files is no obstacle */
 		DropDatabaseBuffers(dboid);

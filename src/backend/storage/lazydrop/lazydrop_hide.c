@@ -156,11 +156,11 @@ HideDirectory(const LazyDropJob *job, int *nhidden)
 bool
 LazyDropHideFiles(const LazyDropJob *job)
 {
-	LazyDropEntry *entry = job->entry;
 	int			nhidden = job->nhidden;
 	int			save_errno;
-	bool		all;
+	bool		all = true;
 
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	if (job->hidden)
 		return true;
 
@@ -169,17 +169,7 @@ LazyDropHideFiles(const LazyDropJob *job)
 	 * message about descriptors might serve, would leave the entry marked.
 	 */
 	HOLD_INTERRUPTS();
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	all = entry->serial == job->serial &&
-		entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-		!entry->hiding && entry->nhidden == job->nhidden;
-	if (all)
-	{
-		entry->hiding = true;
-		entry->nbusy++;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	if (!all)
+	if (!LazyDropBeginHiding(job))
 	{
 		RESUME_INTERRUPTS();
 		errno = 0;
@@ -195,22 +185,10 @@ LazyDropHideFiles(const LazyDropJob *job)
 	}
 	save_errno = errno;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	entry->hiding = false;
-	entry->nhidden = nhidden;
-	entry->nbusy--;
-	/* empty files have been created or unlinked */
-	entry->measured = false;
-	/* unless it has been buried once more */
-	if (all && entry->serial == job->serial)
-	{
-		LazyDropSetHidden(entry, nhidden);
-		if (nhidden == 0)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
-	}
-	(void) LazyDropDeleteIfDone(entry);
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	LazyDropEndHiding(job, nhidden, all);
+	elog(DEBUG2, "hid %d files of %u/%u/%u%s", nhidden - job->nhidden,
+		 job->locator.spcOid, job->locator.dbOid, job->locator.relNumber,
+		 all ? "" : ", not all");
 	RESUME_INTERRUPTS();
 	errno = save_errno;
 	return all;
@@ -226,8 +204,7 @@ bool
 LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 {
 	static int64 complained_ns = 0;
-	bool		others;
-	bool		left;
+	bool		hiding;
 	int			save_errno;
 
 	if (LazyDropHideFiles(job))
@@ -235,14 +212,10 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 	save_errno = errno;
 
 	/* some of them may be hidden by now, and by another process all */
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	left = job->entry->serial == job->serial && !job->entry->hidden;
-	others = left && job->entry->hiding;
-	if (left)
-		LazyDropSetJob(job, job->entry);
-	LWLockRelease(&LazyDropCtl->lock);
-	if (!left || others)
-		return !others;
+	if (!LazyDropLookAgain(job, &hiding))
+		return true;
+	if (hiding)
+		return false;
 
 	/* If another process has just hidden some, the others may go, too. */
 	if (save_errno == 0)
@@ -255,7 +228,7 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 	{
 		int64		now = LazyDropNow();
 
-		pg_atomic_fetch_add_u64(&LazyDropCtl->hide_failures, 1);
+		LazyDropCount(LAZYDROP_HIDE_FAILURES, 1);
 		if (complained_ns == 0 || now - complained_ns > COMPLAINT_NS)
 		{
 			complained_ns = now;

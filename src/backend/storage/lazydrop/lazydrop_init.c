@@ -205,7 +205,7 @@ SetSize(void)
 }
 
 /*
- * Shared memory that is needed, that of the buffer cache's policy and of the adviser
+ * Shared memory that is needed, that of the buffer cache's policy and of the advisor
  * included.
  */
 Size
@@ -301,21 +301,10 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u64(&LazyDropCtl->absorptions, 0);
 	ConditionVariableInit(&LazyDropCtl->absorbed_cv);
 	pg_atomic_init_u64(&LazyDropCtl->failed_checkpoints, 0);
-	for (int i = 0; i < LAZYDROP_RELMAP_SLOTS; i++)
-		pg_atomic_init_u64(&LazyDropCtl->relmap_records[i], 0);
+	pg_atomic_init_u64(&LazyDropCtl->last_relmap_record, 0);
 	LazyDropCtl->stats_reset = GetCurrentTimestamp();
-	pg_atomic_init_u64(&LazyDropCtl->passes, 0);
-	pg_atomic_init_u64(&LazyDropCtl->buffers_invalidated, 0);
-	pg_atomic_init_u64(&LazyDropCtl->writes_skipped, 0);
-	pg_atomic_init_u64(&LazyDropCtl->sync_fallbacks, 0);
-	pg_atomic_init_u64(&LazyDropCtl->reuse_waits, 0);
-	pg_atomic_init_u64(&LazyDropCtl->deferred_relations, 0);
-	pg_atomic_init_u64(&LazyDropCtl->deferred_databases, 0);
-	pg_atomic_init_u64(&LazyDropCtl->files_removed, 0);
-	pg_atomic_init_u64(&LazyDropCtl->bytes_removed, 0);
+	pg_atomic_init_u64(&LazyDropCtl->reported_fallback_ns, 0);
+	for (int i = 0; i < LAZYDROP_NUM_COUNTERS; i++)
+		pg_atomic_init_u64(&LazyDropCtl->counters[i], 0);
 	pg_atomic_init_u64(&LazyDropCtl->bytes_freed, 0);
-	pg_atomic_init_u64(&LazyDropCtl->checkpoint_waits, 0);
-	pg_atomic_init_u64(&LazyDropCtl->checkpoint_wait_us, 0);
-	pg_atomic_init_u64(&LazyDropCtl->hide_failures, 0);
-	pg_atomic_init_u64(&LazyDropCtl->undeferred_removals, 0);
 }

@@ -91,8 +91,6 @@ CountLeftovers(const char *path, bool all, int *nfiles, uint64 *bytes)
 bool
 LazyDropFindLeftoversIn(Oid spcoid)
 {
-	RelFileLocator locator = {spcoid, InvalidOid, InvalidRelFileNumber};
-	LazyDropEntry *entry;
 	int			nfiles = 0;
 	uint64		bytes = 0;
 	bool		added;
@@ -107,19 +105,7 @@ LazyDropFindLeftoversIn(Oid spcoid)
 	if (nfiles == 0)
 		return true;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	added = LazyDropAddEntry(&locator, LAZYDROP_FILES_READY, InvalidXLogRecPtr,
-							 LazyDropNow());
-	if (added)
-	{
-		entry = LazyDropFindEntry(&locator);
-		LazyDropSetBuffers(entry, false);
-		LazyDropSetHidden(entry, 0);
-		entry->nfiles = nfiles;
-		entry->bytes = bytes;
-		entry->measured = true;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
+	added = LazyDropAddLeftovers(spcoid, nfiles, bytes);
 	if (added)
 		ereport(LOG,
 				(errmsg("found %d files of dropped relations in tablespace %u, %llu MB",

@@ -143,124 +143,20 @@ IsPatient(LazyDropMatch matches)
 }
 
 /*
- * Become the owner of every entry that there is something to do for and that has
- * no owner, and of those that match, if "matches" is given, and whose owner has not got on
- * since "steal_before" (0 for none).  The caller must see to it that DisownEntries is
- * called however it ends (rule R5), if there is an owner number now.
+ * Called for each entry that a pass owns.
  */
 static void
-OwnEntries(PassState *pass, int64 steal_before, LazyDropMatch matches,
-		   const void *arg)
+NoteOwned(const RelFileLocator *locator, void *arg)
 {
-	dlist_iter	iter;
+	PassState  *pass = arg;
 
-	Beat();
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach(iter, &LazyDropCtl->pending)
+	if (RelFileNumberIsValid(locator->relNumber))
+		FilterAdd(pass->relation_filter, locator->relNumber);
+	else
 	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (!LazyDropCanOwn(entry, steal_before) ||
-			(entry->owner != 0 && matches != NULL &&
-			 !matches(&entry->locator, arg)) ||
-			(entry->pinned && !IsPatient(matches)))
-			continue;
-		if (pass->owner == 0)
-		{
-			/* 0 is no owner */
-			if (++LazyDropCtl->last_owner == 0)
-				++LazyDropCtl->last_owner;
-			pass->owner = LazyDropCtl->last_owner;
-		}
-		entry->owner = pass->owner;
-		entry->owner_proc = MyProcNumber;
-		entry->had_files = !LazyDropFilesAreGone(entry);
-		entry->buried_again = false;
-		entry->pinned = false;
-
-		if (RelFileNumberIsValid(entry->locator.relNumber))
-			FilterAdd(pass->relation_filter, entry->locator.relNumber);
-		else
-		{
-			FilterAdd(pass->database_filter, entry->locator.dbOid);
-			pass->any_database = true;
-		}
+		FilterAdd(pass->database_filter, locator->dbOid);
+		pass->any_database = true;
 	}
-	LWLockRelease(&LazyDropCtl->lock);
-}
-
-/*
- * Give up the entries that an owner still has, so that others can settle them.
- */
-static void
-DisownEntries(uint32 owner)
-{
-	dlist_iter	iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (entry->owner == owner)
-			entry->owner = 0;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-}
-
-/*
- * The pass is complete.  Of the entries that are still its own, mark those whose
- * buffers are gone, delete those of them that had no files when the pass began, and
- * give up the others: those that have been buried once more, or have a buffer that
- * stays pinned.
- */
-static void
-FinishPass(PassState *pass)
-{
-	bool		wake = false;
-	dlist_mutable_iter iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	dlist_foreach_modify(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-
-		if (entry->owner != pass->owner)
-			continue;
-		entry->owner = 0;
-		if (entry->buried_again || entry->pinned)
-			continue;
-
-		pass->settled = true;
-		if (!entry->passed)
-		{
-			if (RelFileNumberIsValid(entry->locator.relNumber))
-				pass->nrelations++;
-			else
-				pass->ndatabases++;
-		}
-
-		/*
-		 * No process reads pages of a database that is dropped: there are no
-		 * sessions in it any more.
-		 */
-		if (entry->had_files && RelFileNumberIsValid(entry->locator.relNumber))
-		{
-			entry->passed = true;
-			/* they may have gone meanwhile */
-			wake |= LazyDropFilesAreGone(entry);
-		}
-		else
-		{
-			LazyDropSetBuffers(entry, false);
-			LazyDropDeleteIfDone(entry);
-		}
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
-	if (wake && !am_lazydrop_worker)
-		LazyDropWakeWorker();
 }
 
 /*
@@ -308,7 +204,7 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 		LWLockRelease(partition_lock);
 		if (result == INVALIDATE_GIVEN_UP)
 		{
-			entry->pinned = true;
+			LazyDropMarkPinned(entry);
 			if (pass->matches != NULL &&
 				pass->matches(&entry->locator, pass->arg))
 			{
@@ -360,6 +256,8 @@ VisitHeader(PassState *pass, int buf_id)
 {
 	bool		full = pass->npinned == MAX_PINNED;
 
+	Assert(pass->npinned <= MAX_PINNED);
+	Assert(buf_id >= 0 && buf_id < NBuffers);
 	if (Invalidate(pass, GetBufferDescriptor(buf_id), full) == INVALIDATE_PINNED)
 		pass->pinned[pass->npinned++] = buf_id;
 }
@@ -387,6 +285,7 @@ VisitHeaders(PassState *pass)
 	const uint64 *database_filter = pass->database_filter;
 	bool		any_database = pass->any_database;
 
+	Assert(pass->owner != 0);
 	for (int start = 0; start < NBuffers; start += HEADERS_PER_CHECK)
 	{
 		int			end = Min(start + HEADERS_PER_CHECK, NBuffers);
@@ -445,9 +344,9 @@ CountPass(PassState *pass, instr_time began)
 	pass->took_us = INSTR_TIME_GET_MICROSEC(took);
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	pg_atomic_fetch_add_u64(&LazyDropCtl->passes, 1);
-	pg_atomic_fetch_add_u64(&LazyDropCtl->buffers_invalidated,
-							pass->invalidated);
+	LazyDropCount(LAZYDROP_PASSES, 1);
+	LazyDropCount(LAZYDROP_HEADERS_VISITED, NBuffers);
+	LazyDropCount(LAZYDROP_BUFFERS_INVALIDATED, pass->invalidated);
 	LazyDropCtl->last_pass = GetCurrentTimestamp();
 	LazyDropCtl->last_pass_us = pass->took_us;
 	LazyDropCtl->last_pass_buffers = pass->invalidated;
@@ -459,12 +358,12 @@ DisownOnError(int code, Datum arg)
 {
 	/* An error does not release locks before we are called; all are ours. */
 	LWLockReleaseAll();
-	DisownEntries(DatumGetUInt32(arg));
+	LazyDropDisown(DatumGetUInt32(arg));
 }
 
 /*
  * Invalidate the buffers of every entry that there is something to do for and that
- * has no owner, and of those that OwnEntries may take from others.  Returns whether
+ * has no owner, and of those that LazyDropOwn may take from others.  Returns whether
  * that was done for any entry.
  *
  * The caller holds no LWLock.  It may hold interrupts.  When it can be
@@ -475,7 +374,9 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 {
 	PassState  *pass = &pass_state;
 	instr_time	began;
+	int			ntaken;
 
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	memset(pass, 0, sizeof(PassState));
 	if (LazyDropNothingBuried())
 		return false;
@@ -483,7 +384,9 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 	pass->matches = matches;
 	pass->arg = arg;
 	INSTR_TIME_SET_CURRENT(began);
-	OwnEntries(pass, steal_before, matches, arg);
+	Beat();
+	pass->owner = LazyDropOwn(steal_before, matches, arg, IsPatient(matches),
+							  NoteOwned, pass, &ntaken);
 	if (pass->owner == 0)
 		return false;
 
@@ -497,10 +400,13 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 		if (am_lazydrop_worker)
 			LAZYDROP_INJECTION_POINT("lazydrop-pass-end");
 		CountPass(pass, began);
-		FinishPass(pass);
+		pass->settled = LazyDropFinishPass(pass->owner, &pass->nrelations,
+										   &pass->ndatabases);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
 
+	if (ntaken > 0)
+		elog(DEBUG1, "took over %d entries from other passes", ntaken);
 	if (lazydrop_log_passes)
 		ereport(LOG,
 				(errmsg("lazy drop pass complete: %d relations and %d database directories, invalidated %lld of %d buffers in %.3f ms",

@@ -373,14 +373,7 @@ LazyDropMeasure(const LazyDropJob *job)
 		nfiles++;
 	}
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	if (job->entry->serial == job->serial && !job->entry->measured)
-	{
-		job->entry->nfiles = nfiles;
-		job->entry->bytes = bytes;
-		job->entry->measured = true;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
+	LazyDropSetSize(job, nfiles, bytes);
 }
 
 /*
@@ -390,6 +383,7 @@ LazyDropMeasure(const LazyDropJob *job)
 void
 LazyDropMeasureAll(void)
 {
+	LazyDropFilter filter = {.least = LAZYDROP_FILES_FORGOTTEN};
 	int			room = pg_atomic_read_u32(&LazyDropCtl->npending);
 	LazyDropJob *jobs;
 	int			njobs;
@@ -397,8 +391,7 @@ LazyDropMeasureAll(void)
 	if (room == 0)
 		return;
 	jobs = palloc_extended(mul_size(room, sizeof(LazyDropJob)), MCXT_ALLOC_HUGE);
-	njobs = LazyDropFindJobs(LAZYDROP_FILES_FORGOTTEN, false, 0, PG_UINT64_MAX,
-							 NULL, NULL, jobs, room);
+	njobs = LazyDropFindJobs(&filter, jobs, room);
 	for (int i = 0; i < njobs; i++)
 		LazyDropMeasure(&jobs[i]);
 	pfree(jobs);

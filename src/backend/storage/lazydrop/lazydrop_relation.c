@@ -131,6 +131,7 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	LazyDropFiles files;
 	int			n = 0;
 
+	Assert(nburying == 0);
 	just_buried = NULL;
 	buffers_to_exclude = false;
 
@@ -158,11 +159,11 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	 */
 	if (!LazyDropAddEntries(locators, n, files, n, durable))
 	{
-		pg_atomic_fetch_add_u64(&LazyDropCtl->sync_fallbacks, n);
+		LazyDropFallBack(n, true);
 		pfree(locators);
 		return;
 	}
-	pg_atomic_fetch_add_u64(&LazyDropCtl->deferred_relations, n);
+	LazyDropCount(LAZYDROP_DEFERRED_RELATIONS, n);
 	if (files != LAZYDROP_FILES_NONE)
 		nburying = n;
 
@@ -215,6 +216,7 @@ LazyDropExcludeBuried(SMgrRelation **rels, int *nrels)
 
 	if (!buffers_to_exclude)
 		return;
+	Assert(just_buried != NULL);
 	buffers_to_exclude = false;
 
 	for (int i = 0; i < *nrels; i++)
@@ -312,6 +314,7 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 {
 	LazyDropJob job;
 
+	Assert(n > 0);
 	LazyDropRequestsForgotten(locators, n, keep_first, 0, 0);
 	if (!XLogRecPtrIsInvalid(lsn) && lsn <= GetRedoRecPtr())
 	{
@@ -342,6 +345,7 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 		!LazyDropIsAmong(&rlocator.locator, just_buried, njust_buried))
 		return false;
 
+	Assert(nburying > 0);
 	ForgetRelationSyncRequests(&rlocator.locator, keep_first);
 	LAZYDROP_INJECTION_POINT("lazydrop-forgotten");
 	if (--nburying == 0)

@@ -445,21 +445,6 @@ EndRemoval(const LazyDropJob *job)
 }
 
 /*
- * Leave an entry of which something could not be removed to a later attempt.
- */
-static void
-TryLater(const LazyDropJob *job)
-{
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	if (job->entry->serial == job->serial)
-	{
-		job->entry->nfailures++;
-		job->entry->retry_at_ns = LazyDropNow() + RETRY_NS;
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-}
-
-/*
  * Remove the files of an entry, hidden or not, or what others have left of
  * them, and delete the entry if that was all that was left to do for it.
  * "pause", if it is not NULL, is called between steps.
@@ -477,6 +462,7 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 	bool		failed = false;
 	LazyDropPath path;
 
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	LazyDropMeasure(job);
 	if (LazyDropIsForLeftovers(&job->locator))
 		go_on = RemoveLeftovers(job, pause, &failed);
@@ -506,8 +492,12 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 		LazyDropHiddenDirectory(&path, job->locator.spcOid, 1);
 		(void) rmdir(path.str);
 	}
+	if (lazydrop_complaint_level == WARNING)
+		elog(DEBUG2, "removed files of %u/%u/%u%s",
+			 job->locator.spcOid, job->locator.dbOid, job->locator.relNumber,
+			 failed ? ", not all" : "");
 	if (failed && job->nfailures < MAX_FAILURES)
-		TryLater(job);
+		LazyDropTryLater(job, RETRY_NS);
 	else
 		EndRemoval(job);
 }

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_set.c
- *	  The set of what is dropped and not yet done with.
+ *	  The set of pending drops, in shared memory.
  *
- * An entry is an identity whose buffers are not invalidated yet, or whose files are not
- * removed.  The set has a hash table of entries, of which writers look at the heads of
- * two buckets without a lock (rule R1), lists of those that are pending and of those that
- * have files, and counters.  All of it is in shared memory, and all but reading the heads
- * and the counters is done under the set's lock.
+ * The set contains an entry for each relation or database that has been
+ * dropped, until its buffers have been invalidated and its files have been
+ * removed.  There is a hash table, a list of all entries, and lists of those
+ * with files.  All of them are protected by one lock.  Writers look at the
+ * heads of two buckets of the hash table without it (rule R1).
  *
- * Nothing here waits for anything but that lock.  No function of the other files is
- * called from here.
+ * Only this file changes an entry.  Its functions are the transitions of the
+ * state diagram in the README.  They wait for nothing but the lock.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -22,17 +22,11 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "portability/instr_time.h"
-#include "storage/latch.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
 
 LazyDropShared *LazyDropCtl = NULL;
-bool		am_lazydrop_worker = false;
-
-/* Below that many drops, comparing one by one is cheaper than bsearch. */
-#define BSEARCH_THRESHOLD		8
 
 /* ---------------------------------------------------------------------
  * Entries
@@ -40,7 +34,53 @@ bool		am_lazydrop_worker = false;
  */
 
 /*
- * The entry with exactly this locator, or NULL.  The caller holds the lock.
+ * An entry may be changed only with the lock held in exclusive mode.
+ */
+static inline void
+AssertLocked(void)
+{
+	Assert(LWLockHeldByMeInMode(&LazyDropCtl->lock, LW_EXCLUSIVE));
+}
+
+/*
+ * Check an entry before or after a transition.
+ */
+static inline void
+AssertEntryIsSound(const LazyDropEntry *entry)
+{
+	AssertLocked();
+	Assert(entry->serial > LazyDropCtl->start_serial);
+	Assert(entry->serial <= LazyDropCtl->last_serial);
+	Assert(entry->first_serial <= entry->serial);
+
+	/* A pass owns an entry only because of its buffers (rule R5). */
+	Assert(entry->owner == 0 || entry->buffers != LAZYDROP_BUFFERS_NONE);
+
+	/* Without files, there is nothing to count. */
+	Assert(entry->files != LAZYDROP_FILES_NONE ||
+		   (entry->nfiles == 0 && entry->bytes == 0));
+	Assert(entry->nbusy >= 0);
+	Assert(entry->names != LAZYDROP_NAMES_CHANGING || entry->nbusy > 0);
+	Assert(entry->nhidden >= 0);
+
+	/* Only the entry of a database waits for other processes (rule R11). */
+	Assert(entry->barrier == 0 || !RelFileNumberIsValid(entry->locator.relNumber));
+	Assert(entry->barrier == 0 || entry->files != LAZYDROP_FILES_READY);
+	Assert(entry->barrier != 0 || entry->absorptions == 0);
+
+	/* Only a relation has a first segment to keep (rule R14). */
+	Assert(!entry->keep_first || RelFileNumberIsValid(entry->locator.relNumber));
+
+	/* Leftovers are hidden, and have no buffers. */
+	Assert(!LazyDropIsForLeftovers(&entry->locator) ||
+		   (entry->buffers == LAZYDROP_BUFFERS_NONE &&
+			(entry->names == LAZYDROP_NAMES_HIDDEN ||
+			 entry->files == LAZYDROP_FILES_NONE)));
+}
+
+/*
+ * Return the entry of a relation or a database, or NULL.  The caller holds the
+ * lock.
  */
 LazyDropEntry *
 LazyDropFindEntry(const RelFileLocator *locator)
@@ -60,8 +100,8 @@ LazyDropFindEntry(const RelFileLocator *locator)
 }
 
 /*
- * The entry that buries a relation: its own, or that of the whole database in
- * its tablespace; or NULL.  The caller holds the lock.
+ * Return the entry that covers a relation: its own entry, the entry of its
+ * database in its tablespace, or NULL.  The caller holds the lock.
  */
 LazyDropEntry *
 LazyDropFindBurial(const RelFileLocator *locator)
@@ -79,15 +119,17 @@ LazyDropFindBurial(const RelFileLocator *locator)
 }
 
 /*
- * Whether a relation is buried.
+ * Return whether a relation is buried.  The caller does not hold the lock.
  */
 bool
 LazyDropIsBuried(const RelFileLocator *locator)
 {
 	bool		result;
 
-	if (LazyDropBucketIsEmpty(LazyDropRelationBucket(locator)) && LazyDropBucketIsEmpty(LazyDropDatabaseBucket(locator)))
+	if (LazyDropBucketIsEmpty(LazyDropRelationBucket(locator)) &&
+		LazyDropBucketIsEmpty(LazyDropDatabaseBucket(locator)))
 		return false;
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	result = LazyDropFindBurial(locator) != NULL;
 	LWLockRelease(&LazyDropCtl->lock);
@@ -95,29 +137,32 @@ LazyDropIsBuried(const RelFileLocator *locator)
 }
 
 /*
- * Set whether there may be buffers of an entry.  The caller holds the lock in exclusive
- * mode.
+ * Change the state of the buffers of an entry.
  */
-void
-LazyDropSetBuffers(LazyDropEntry *entry, bool buffers)
+static void
+SetBuffers(LazyDropEntry *entry, LazyDropBuffers buffers)
 {
-	if (entry->buffers == buffers)
-		return;
-	entry->buffers = buffers;
+	AssertLocked();
 	pg_atomic_write_u32(&LazyDropCtl->nburied.value,
 						pg_atomic_read_u32(&LazyDropCtl->nburied.value) +
-						(buffers ? 1 : -1));
+						(buffers != LAZYDROP_BUFFERS_NONE) -
+						(entry->buffers != LAZYDROP_BUFFERS_NONE));
+	entry->buffers = buffers;
 }
 
 /*
- * Set what is left to do about the files of an entry.  The caller holds the lock in
- * exclusive mode.
+ * Change the state of the files of an entry.  Only the newest entry can get
+ * files, so the list remains sorted.
  */
-void
-LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files)
+static void
+SetFiles(LazyDropEntry *entry, LazyDropFiles files)
 {
+	AssertLocked();
 	if (entry->files == LAZYDROP_FILES_NONE && files != LAZYDROP_FILES_NONE)
+	{
+		Assert(entry->serial == LazyDropCtl->last_serial);
 		dlist_push_tail(&LazyDropCtl->removals, &entry->files_node);
+	}
 	else if (entry->files != LAZYDROP_FILES_NONE && files == LAZYDROP_FILES_NONE)
 	{
 		dlist_delete(&entry->files_node);
@@ -128,14 +173,13 @@ LazyDropSetFiles(LazyDropEntry *entry, LazyDropFiles files)
 }
 
 /*
- * Have an entry wait for a barrier and for absorptions, or, with zeroes, for
- * nothing.  The caller holds the lock in exclusive mode.
+ * Make an entry wait for a barrier and for absorptions.  With zeroes, end that.
  */
 static void
 SetWaiting(LazyDropEntry *entry, uint64 barrier, uint64 absorptions)
 {
-	Assert(LWLockHeldByMeInMode(&LazyDropCtl->lock, LW_EXCLUSIVE));
-
+	AssertLocked();
+	Assert((barrier != 0) || (absorptions == 0));
 	pg_atomic_write_u32(&LazyDropCtl->nwaiting,
 						pg_atomic_read_u32(&LazyDropCtl->nwaiting) +
 						(barrier != 0) - (entry->barrier != 0));
@@ -144,37 +188,54 @@ SetWaiting(LazyDropEntry *entry, uint64 barrier, uint64 absorptions)
 }
 
 /*
- * All files of an entry, or none, have names of hidden ones, of which it has
- * given "nhidden".  The caller holds the lock in exclusive mode.
+ * Note that all files of an entry have been renamed, and move it to the list of
+ * hidden files.  "nhidden" is the number of names that have been used.
+ *
+ * The list is sorted by serial number.  Entries are nearly always hidden in
+ * that order, so start at its end.
  */
-void
-LazyDropSetHidden(LazyDropEntry *entry, int nhidden)
+static void
+SetHidden(LazyDropEntry *entry, int nhidden)
 {
-	entry->hidden = true;
+	dlist_iter	iter;
+
+	AssertLocked();
+	entry->names = LAZYDROP_NAMES_HIDDEN;
 	entry->nhidden = nhidden;
-	if (entry->files != LAZYDROP_FILES_NONE)
+	if (entry->files == LAZYDROP_FILES_NONE)
+		return;
+
+	dlist_delete(&entry->files_node);
+	dlist_reverse_foreach(iter, &LazyDropCtl->hidden_removals)
 	{
-		dlist_delete(&entry->files_node);
-		dlist_push_tail(&LazyDropCtl->hidden_removals, &entry->files_node);
+		if (dlist_container(LazyDropEntry, files_node, iter.cur)->serial < entry->serial)
+		{
+			dlist_insert_after(iter.cur, &entry->files_node);
+			return;
+		}
 	}
+	dlist_push_head(&LazyDropCtl->hidden_removals, &entry->files_node);
 }
 
 /*
- * Add an entry, unless it is there.  The caller holds the lock in exclusive
- * mode.  Returns false when the set is full.
+ * Add an entry.  If the identity is buried already, bury it again.  Returns NULL
+ * if the set is full.
  */
-bool
-LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
-				 int64 now)
+static LazyDropEntry *
+AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
+		 int64 now)
 {
 	LazyDropEntry *entry = LazyDropFindEntry(locator);
 	int		   *bucket;
 
+	AssertLocked();
 	if (entry != NULL)
 	{
+		AssertEntryIsSound(entry);
+
 		/*
-		 * A pass that owns it may have been at some of the buffers already,
-		 * so it must not be the last one for this entry.
+		 * A pass that owns the entry may have skipped buffers that are in use
+		 * now, so another pass is needed.
 		 */
 		if (entry->owner != 0)
 			entry->buried_again = true;
@@ -182,20 +243,19 @@ LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr 
 	else
 	{
 		if (dlist_is_empty(&LazyDropCtl->unused))
-			return false;
+			return NULL;
 
 		entry = dlist_container(LazyDropEntry, node,
 								dlist_pop_head_node(&LazyDropCtl->unused));
 		entry->locator = *locator;
-		entry->buffers = false;
+		entry->buffers = LAZYDROP_BUFFERS_NONE;
 		entry->owner = 0;
 		entry->buried_again = false;
 		entry->pinned = false;
 		entry->files = LAZYDROP_FILES_NONE;
 		entry->gaps = false;
 		entry->nhidden = 0;
-		entry->hidden = false;
-		entry->hiding = false;
+		entry->names = LAZYDROP_NAMES_OWN;
 		entry->nbusy = 0;
 		entry->barrier = 0;
 		entry->absorptions = 0;
@@ -213,45 +273,47 @@ LazyDropAddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr 
 							pg_atomic_read_u32(&LazyDropCtl->npending) + 1);
 	}
 
-	LazyDropSetBuffers(entry, true);
-	entry->passed = false;
+	SetBuffers(entry, LAZYDROP_BUFFERS_BURIED);
 
 	/*
-	 * A new burial, for a process that is at the files of an old one: there
-	 * may be others now.  It does not take back that there are files to be
-	 * removed.
+	 * A new serial number tells processes that work on the old files to stop.
+	 * If the files of this burial are not deferred but the old ones are, the
+	 * old ones must still be removed.
 	 */
 	if (files != LAZYDROP_FILES_NONE || entry->files == LAZYDROP_FILES_NONE)
 	{
 		entry->serial = ++LazyDropCtl->last_serial;
-		/* at the end of the removals, which are in order */
-		LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
-		LazyDropSetFiles(entry, files);
+		/* move it to the end of the list */
+		SetFiles(entry, LAZYDROP_FILES_NONE);
+		SetFiles(entry, files);
 		entry->keep_first = false;
 		entry->dropper = MyProcNumber;
 		entry->lsn = lsn;
-		/* there may be files under their own names again */
-		entry->hidden = false;
+		/* There may be files with their own names again. */
+		if (entry->names == LAZYDROP_NAMES_HIDDEN)
+			entry->names = LAZYDROP_NAMES_OWN;
 		entry->nfailures = 0;
 		entry->retry_at_ns = 0;
 		entry->measured = false;
 		entry->nfiles = 0;
 		entry->bytes = 0;
 	}
-	return true;
+	return entry;
 }
 
 /*
- * Delete an entry for which nothing is left to do, and tell whether that was so.  The
- * caller holds the lock in exclusive mode, and broadcasts settled_cv after that.
+ * Delete an entry if nothing is left to do.  Returns whether it was deleted.
+ * After releasing the lock, the caller broadcasts settled_cv.
  */
-bool
-LazyDropDeleteIfDone(LazyDropEntry *entry)
+static bool
+DeleteIfDone(LazyDropEntry *entry)
 {
 	int			index = (int) (entry - LazyDropCtl->entries);
 	int		   *link = LazyDropBucketOf(&entry->locator);
 
-	if (entry->buffers || entry->files != LAZYDROP_FILES_NONE ||
+	AssertEntryIsSound(entry);
+	if (entry->buffers != LAZYDROP_BUFFERS_NONE ||
+		entry->files != LAZYDROP_FILES_NONE ||
 		entry->nbusy > 0 || entry->barrier != 0)
 		return false;
 
@@ -270,11 +332,82 @@ LazyDropDeleteIfDone(LazyDropEntry *entry)
 	return true;
 }
 
+/* ---------------------------------------------------------------------
+ * Burial
+ * ---------------------------------------------------------------------
+ */
+
 /*
- * The dropper of these entries has forgotten their sync requests.  From now on,
- * a process that must not wait may hide or remove their files.  Others may when
- * the dropper has waited for reads (LazyDropReadsDone); or, with a barrier, when
- * that and the absorptions are past (LazyDropAdvanceWaiting).
+ * Add entries to the set, either all of them or none (rule R6).
+ *
+ * "files" is the state of the files of the first nfiles of them.  The files of
+ * the others are not deferred.  "lsn" is the end of the WAL record of the drop,
+ * or invalid.  If "gaps" is set, segments behind a missing one are looked for.
+ *
+ * Returns whether the entries were added.  Sets "wake" if the worker should be
+ * woken.
+ */
+bool
+LazyDropAddAll(const RelFileLocator *locators, int n, LazyDropFiles files,
+			   int nfiles, XLogRecPtr lsn, bool gaps, bool *wake)
+{
+	int64		now = LazyDropNow();
+	bool		fits;
+
+	Assert(nfiles <= n);
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	*wake = LazyDropNothingBuried();
+	fits = LazyDropHasRoom(n);
+	for (int i = 0; fits && i < n; i++)
+	{
+		LazyDropEntry *entry = AddEntry(&locators[i],
+										i < nfiles ? files : LAZYDROP_FILES_NONE,
+										lsn, now);
+
+		if (entry == NULL)
+			elog(PANIC, "lazy drop set is full");
+		if (gaps)
+			entry->gaps = true;
+		AssertEntryIsSound(entry);
+	}
+	*wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
+		LazyDropCtl->capacity / 2;
+	*wake &= fits;
+	LWLockRelease(&LazyDropCtl->lock);
+	return fits;
+}
+
+/*
+ * Add an entry for files that earlier runs of the server have hidden in a
+ * tablespace.  Returns false if the set is full.
+ */
+bool
+LazyDropAddLeftovers(Oid spcoid, int nfiles, uint64 bytes)
+{
+	RelFileLocator locator = {spcoid, InvalidOid, InvalidRelFileNumber};
+	LazyDropEntry *entry;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	entry = AddEntry(&locator, LAZYDROP_FILES_READY, InvalidXLogRecPtr,
+					 LazyDropNow());
+	if (entry != NULL)
+	{
+		SetBuffers(entry, LAZYDROP_BUFFERS_NONE);
+		SetHidden(entry, 0);
+		entry->nfiles = nfiles;
+		entry->bytes = bytes;
+		entry->measured = true;
+		AssertEntryIsSound(entry);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return entry != NULL;
+}
+
+/*
+ * Note that this process, which has dropped these entries, has forgotten their
+ * sync requests (rule R2).  Processes that must not wait may hide or remove the
+ * files now.  Others may do so after LazyDropReadsDone or, with a barrier, after
+ * LazyDropAdvanceWaiting.
  */
 void
 LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
@@ -286,15 +419,15 @@ LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
 		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
 
 		/*
-		 * A process that was hiding the files of an earlier burial may have
-		 * found that there are none.
+		 * The entry is gone if a process that was hiding the files of an
+		 * earlier burial has found none.
 		 */
 		if (entry == NULL || entry->dropper != MyProcNumber)
 			continue;
 		entry->keep_first = keep_first;
 		SetWaiting(entry, barrier, absorptions);
 		if (entry->files == LAZYDROP_FILES_BURIED)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_FORGOTTEN);
+			SetFiles(entry, LAZYDROP_FILES_FORGOTTEN);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
@@ -303,8 +436,8 @@ LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
 }
 
 /*
- * The dropper of these entries has waited for reads: any process may remove
- * their files.
+ * Note that this process, which has dropped these entries, has waited for reads
+ * of them.  Any process may remove the files now.
  */
 void
 LazyDropReadsDone(const RelFileLocator *locators, int n)
@@ -314,21 +447,25 @@ LazyDropReadsDone(const RelFileLocator *locators, int n)
 	{
 		LazyDropEntry *entry = LazyDropFindEntry(&locators[i]);
 
-		/* They may be gone already. */
+		/* A checkpoint may have removed them already. */
 		if (entry != NULL && entry->files == LAZYDROP_FILES_FORGOTTEN &&
 			entry->dropper == MyProcNumber)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
+			SetFiles(entry, LAZYDROP_FILES_READY);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 	LazyDropWakeWorker();
+	elog(DEBUG2, "files of %d dropped relations are left to the lazy drop worker: %u/%u/%u",
+		 n, locators[0].spcOid, locators[0].dbOid, locators[0].relNumber);
 }
 
 /*
- * Let those entries go on whose barrier and absorptions are past, if there are
- * some (rule R11).  Returns whether others wait still; then the checkpointer
- * is woken if it has to absorb requests.  Any process that needs such an entry
- * calls this again and again; none is told when the time has come.
+ * End the wait of entries whose barrier has been absorbed by all processes, and
+ * whose sync requests have been absorbed by the checkpointer (rule R11).  Wakes
+ * the checkpointer if entries wait for it.
+ *
+ * Returns whether entries are still waiting.  Nobody is notified when the wait
+ * of an entry could end, so processes that need the entry poll.
  */
 bool
 LazyDropAdvanceWaiting(void)
@@ -342,7 +479,7 @@ LazyDropAdvanceWaiting(void)
 	if (pg_atomic_read_u32(&LazyDropCtl->nwaiting) == 0)
 		return false;
 
-	/* Read both before the entries, which may have newer ones by then. */
+	/* Read both before looking at entries, which may be newer. */
 	taken = LazyDropBarrierTaken();
 	absorbed = pg_atomic_read_membarrier_u64(&LazyDropCtl->absorptions);
 
@@ -360,8 +497,8 @@ LazyDropAdvanceWaiting(void)
 		}
 		SetWaiting(entry, 0, 0);
 		if (entry->files == LAZYDROP_FILES_FORGOTTEN)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_READY);
-		(void) LazyDropDeleteIfDone(entry);
+			SetFiles(entry, LAZYDROP_FILES_READY);
+		(void) DeleteIfDone(entry);
 		advanced = true;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
@@ -380,188 +517,244 @@ LazyDropAdvanceWaiting(void)
 }
 
 /*
- * Whether a relfilenumber is taken by a pending entry.  The entry of a whole
- * database takes no number: it would take all of them.
+ * Release the files of entries that this process has dropped in a transaction
+ * that is aborted after all.  This happens only when COMMIT PREPARED or DROP
+ * DATABASE runs out of memory.
+ *
+ * If there may still be sync requests, the files stay, those of a database until
+ * it is dropped again.  But no process may wait for this one any longer.
  */
-bool
-LazyDropRelationIsPending(RelFileLocatorBackend rlocator)
+void
+LazyDropGiveUpFiles(void)
 {
-	bool		result;
+	dlist_mutable_iter iter;
 
-	if (LazyDropNothingPending() || RelFileLocatorBackendIsTemp(rlocator))
-		return false;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	result = LazyDropFindEntry(&rlocator.locator) != NULL;
-	LWLockRelease(&LazyDropCtl->lock);
-	return result;
-}
-
-/*
- * Whether a database OID is taken by a pending entry.
- */
-bool
-LazyDropDatabaseIsPending(Oid dboid)
-{
-	bool		result = false;
-	dlist_iter	iter;
-
-	if (LazyDropNothingPending())
-		return false;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->pending)
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-		if (entry->locator.dbOid == dboid)
+		if (entry->dropper != MyProcNumber)
+			continue;
+		if (entry->files == LAZYDROP_FILES_BURIED)
 		{
-			result = true;
-			break;
+			SetFiles(entry, LAZYDROP_FILES_NONE);
+			(void) DeleteIfDone(entry);
 		}
+		else if (entry->files == LAZYDROP_FILES_FORGOTTEN &&
+				 entry->barrier == 0)
+			SetFiles(entry, LAZYDROP_FILES_READY);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
-	return result;
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	LazyDropWakeWorker();
 }
 
 /* ---------------------------------------------------------------------
- * Entries with files: jobs, and the steps in which they are done
+ * Passes (rule R5)
  * ---------------------------------------------------------------------
  */
 
 /*
- * What is to be known of an entry, for its removal.  The caller holds the lock.
+ * Return whether a pass can become the owner of an entry.  It can if there are
+ * buffers to invalidate, and the entry has no owner or its owner has made no
+ * progress since "steal_before".  The caller holds the lock.
+ */
+bool
+LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before)
+{
+	LazyDropAnnouncement *owner;
+
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+
+	if (entry->buffers == LAZYDROP_BUFFERS_NONE ||
+		(entry->buffers == LAZYDROP_BUFFERS_PASSED &&
+		 !LazyDropFilesAreGone(entry)))
+		return false;
+	if (entry->owner == 0)
+		return true;
+	owner = &LazyDropCtl->announcements[entry->owner_proc].announcement;
+	return (int64) pg_atomic_read_u64(&owner->heartbeat) < steal_before;
+}
+
+/*
+ * Start a pass: make this process the owner of all entries that need one and
+ * have no owner.  Entries of another owner that has made no progress since
+ * "steal_before" are taken over if they match, or if "matches" is NULL.  Unless
+ * "patient" is set, entries with a pinned buffer are left out.
+ *
+ * Calls "owned" for each entry, with the lock held, and sets "ntaken" to the
+ * number of entries that were taken over.  Returns the number of the pass, or 0
+ * if there is no such entry.  The caller must make sure that LazyDropDisown or
+ * LazyDropFinishPass is called, and no error may be raised before.
+ */
+uint32
+LazyDropOwn(int64 steal_before, LazyDropMatch matches, const void *arg,
+			bool patient, LazyDropOwned owned, void *owned_arg, int *ntaken)
+{
+	uint32		owner = 0;
+	dlist_iter	iter;
+
+	*ntaken = 0;
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (!LazyDropCanOwn(entry, steal_before) ||
+			(entry->owner != 0 && matches != NULL &&
+			 !matches(&entry->locator, arg)) ||
+			(entry->pinned && !patient))
+			continue;
+		if (owner == 0)
+		{
+			/* 0 is no owner */
+			if (++LazyDropCtl->last_owner == 0)
+				++LazyDropCtl->last_owner;
+			owner = LazyDropCtl->last_owner;
+		}
+		*ntaken += entry->owner != 0;
+		entry->owner = owner;
+		entry->owner_proc = MyProcNumber;
+		entry->had_files = !LazyDropFilesAreGone(entry);
+		entry->buried_again = false;
+		entry->pinned = false;
+		AssertEntryIsSound(entry);
+		owned(&entry->locator, owned_arg);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return owner;
+}
+
+/*
+ * Abort a pass: give up the entries that it still owns.
  */
 void
-LazyDropSetJob(LazyDropJob *job, LazyDropEntry *entry)
+LazyDropDisown(uint32 owner)
 {
-	job->entry = entry;
-	job->serial = entry->serial;
-	job->locator = entry->locator;
-	job->first_serial = entry->first_serial;
-	job->keep_first = entry->keep_first;
-	job->gaps = entry->gaps;
-	job->measured = entry->measured;
-	job->nfailures = entry->nfailures;
-	job->hidden = entry->hidden;
-	job->nhidden = entry->nhidden;
+	dlist_iter	iter;
+
+	Assert(owner != 0);
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (entry->owner == owner)
+			entry->owner = 0;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
 }
 
 /*
- * Find entries whose files are to be removed: those that are at least in the given state,
- * have a serial number from first_serial to last_serial, and match, if "matches" is
- * given.  With "visible", only those that have files under their own names, the oldest
- * ones first; else hidden ones before these, in the order in which they were hidden.
- * Returns how many there are, up to njobs.
+ * Note that a buffer of an entry is pinned.  The caller owns the entry, and holds
+ * the lock in shared mode, which is enough because only the owner does this.
+ */
+void
+LazyDropMarkPinned(LazyDropEntry *entry)
+{
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	Assert(entry->owner != 0 && entry->owner_proc == MyProcNumber);
+	entry->pinned = true;
+}
+
+/*
+ * End a pass that has looked at all buffers.  Entries that have been buried
+ * again or have a pinned buffer need another pass.  All other entries that the
+ * pass still owns have no buffers now; those without files are deleted.
  *
- * Entries whose files are just being hidden, and those to be tried again later, are left
- * out.
+ * Returns whether there were such entries.  Sets the numbers of relations and of
+ * databases for which this is the first pass.
  */
-int
-LazyDropFindJobs(LazyDropFiles least, bool visible, uint64 first_serial,
-				 uint64 last_serial, LazyDropMatch matches, const void *arg,
-				 LazyDropJob *jobs, int njobs)
+bool
+LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases)
 {
-	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
-	int			found = 0;
-	int64		now = LazyDropNow();
-	dlist_iter	iter;
+	bool		settled = false;
+	bool		wake = false;
+	dlist_mutable_iter iter;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = visible ? 1 : 0; i < lengthof(lists) && found < njobs; i++)
+	Assert(owner != 0);
+	*nrelations = *ndatabases = 0;
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach_modify(iter, &LazyDropCtl->pending)
 	{
-		dlist_foreach(iter, lists[i])
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-												   iter.cur);
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-			if (entry->files < least || entry->serial < first_serial ||
-				entry->serial > last_serial || entry->hiding ||
-				(!visible && now < entry->retry_at_ns) ||
-				(matches != NULL && !matches(&entry->locator, arg)))
-				continue;
-			LazyDropSetJob(&jobs[found], entry);
-			if (++found == njobs)
-				break;
+		if (entry->owner != owner)
+			continue;
+		AssertEntryIsSound(entry);
+		entry->owner = 0;
+		if (entry->buried_again || entry->pinned)
+			continue;
+
+		settled = true;
+		if (entry->buffers != LAZYDROP_BUFFERS_PASSED)
+		{
+			if (RelFileNumberIsValid(entry->locator.relNumber))
+				(*nrelations)++;
+			else
+				(*ndatabases)++;
+		}
+
+		/*
+		 * More buffers may be read from files that still exist.  No session
+		 * uses a dropped database, so its files do not matter.
+		 */
+		if (entry->had_files && RelFileNumberIsValid(entry->locator.relNumber))
+		{
+			SetBuffers(entry, LAZYDROP_BUFFERS_PASSED);
+			/* The files may have been removed during the pass. */
+			wake |= LazyDropFilesAreGone(entry);
+		}
+		else
+		{
+			SetBuffers(entry, LAZYDROP_BUFFERS_NONE);
+			(void) DeleteIfDone(entry);
 		}
 	}
 	LWLockRelease(&LazyDropCtl->lock);
-	return found;
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+	if (wake && !am_lazydrop_worker)
+		LazyDropWakeWorker();
+	return settled;
 }
 
-/*
- * The same for the oldest entry, hidden or not, that is not older than first_serial.  It
- * looks at all that are hidden, since those are not in the order of their serial numbers.
+/* ---------------------------------------------------------------------
+ * Removal and hiding of files (rules R5 and R8)
+ * ---------------------------------------------------------------------
  */
-bool
-LazyDropFindOldestJob(uint64 first_serial, LazyDropJob *job)
-{
-	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
-	LazyDropEntry *oldest = NULL;
-	int64		now = LazyDropNow();
-	dlist_iter	iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		dlist_foreach(iter, lists[i])
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-												   iter.cur);
-
-			if (oldest != NULL && entry->serial >= oldest->serial)
-			{
-				/* the others, not hidden, are newer still */
-				if (i == 1)
-					break;
-				continue;
-			}
-			if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-				entry->serial >= first_serial && !entry->hiding &&
-				now >= entry->retry_at_ns)
-				oldest = entry;
-		}
-	}
-	if (oldest != NULL)
-		LazyDropSetJob(job, oldest);
-	LWLockRelease(&LazyDropCtl->lock);
-	return oldest != NULL;
-}
 
 /*
- * The same for one entry, if there is one with files that a process which must
- * not wait may remove.
+ * Return whether a job is up to date, and nobody is renaming the files.
  */
-bool
-LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
+static bool
+MayTouchFiles(const LazyDropJob *job)
 {
-	LazyDropEntry *entry;
-	bool		found;
+	const LazyDropEntry *entry = job->entry;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	entry = LazyDropFindEntry(locator);
-	found = entry != NULL && entry->files >= LAZYDROP_FILES_FORGOTTEN;
-	if (found)
-		LazyDropSetJob(job, entry);
-	LWLockRelease(&LazyDropCtl->lock);
-	return found;
+	AssertLocked();
+	return entry->serial == job->serial &&
+		entry->files >= LAZYDROP_FILES_FORGOTTEN &&
+		entry->names != LAZYDROP_NAMES_CHANGING &&
+		entry->nhidden == job->nhidden;
 }
 
 /*
- * Begin a step.  Returns false when there is nothing left to do, or when the files have
- * been hidden meanwhile: then the caller looks for jobs again.  Otherwise the entry stays
- * until LazyDropEndStep, which the caller sees to, also on an error.
+ * Begin a step of a removal.  Until LazyDropEndStep, which must be called even
+ * after an error, the entry is not deleted, so the name is not reused.
+ *
+ * Returns false if the job is out of date.  Then the caller looks for jobs again.
  */
 bool
 LazyDropBeginStep(const LazyDropJob *job)
 {
-	LazyDropEntry *entry = job->entry;
 	bool		result;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	result = entry->serial == job->serial &&
-		entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-		!entry->hiding && entry->nhidden == job->nhidden;
+	result = MayTouchFiles(job);
 	if (result)
-		entry->nbusy++;
+		job->entry->nbusy++;
 	LWLockRelease(&LazyDropCtl->lock);
 	if (result && am_lazydrop_worker)
 		LAZYDROP_INJECTION_POINT("lazydrop-step");
@@ -569,7 +762,8 @@ LazyDropBeginStep(const LazyDropJob *job)
 }
 
 /*
- * End a step that has removed so much.  With "done", it was the last one.
+ * End a step that has removed "nfiles" files and "bytes" bytes.  If "done" is
+ * set, there are no more files.
  */
 void
 LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
@@ -589,15 +783,16 @@ LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 			bytes = Min(bytes, entry->bytes);
 		entry->bytes -= Min(bytes, entry->bytes);
 		entry->nfiles -= Min(nfiles, entry->nfiles);
-		pg_atomic_fetch_add_u64(&LazyDropCtl->files_removed, nfiles);
-		pg_atomic_fetch_add_u64(&LazyDropCtl->bytes_removed, bytes);
+		LazyDropCount(LAZYDROP_FILES_REMOVED, nfiles);
+		LazyDropCount(LAZYDROP_BYTES_REMOVED, bytes);
 		/* a process that is hiding some tells by itself */
-		if (done && !entry->hiding)
-			LazyDropSetFiles(entry, LAZYDROP_FILES_NONE);
+		if (done && entry->names != LAZYDROP_NAMES_CHANGING)
+			SetFiles(entry, LAZYDROP_FILES_NONE);
 	}
 	/* if there is one more pass to be made */
-	wake = entry->passed && LazyDropFilesAreGone(entry);
-	done |= LazyDropDeleteIfDone(entry) || wake;
+	wake = entry->buffers == LAZYDROP_BUFFERS_PASSED &&
+		LazyDropFilesAreGone(entry);
+	done |= DeleteIfDone(entry) || wake;
 	LWLockRelease(&LazyDropCtl->lock);
 	if (done)
 		ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
@@ -605,87 +800,96 @@ LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 		LazyDropWakeWorker();
 }
 
-/* ---------------------------------------------------------------------
- * What all of us need
- * ---------------------------------------------------------------------
- */
-
 /*
- * Time that is not set back with the clock, in nanoseconds.
- */
-int64
-LazyDropNow(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_NANOSEC(now);
-}
-
-/*
- * Order of locators, for qsort and bsearch: as good as any.
- */
-int
-LazyDropCompareLocators(const void *a, const void *b)
-{
-	const RelFileLocator *l = a;
-	const RelFileLocator *r = b;
-
-	if (l->relNumber != r->relNumber)
-		return l->relNumber < r->relNumber ? -1 : 1;
-	if (l->dbOid != r->dbOid)
-		return l->dbOid < r->dbOid ? -1 : 1;
-	if (l->spcOid != r->spcOid)
-		return l->spcOid < r->spcOid ? -1 : 1;
-	return 0;
-}
-
-/*
- * Whether a sorted array of buried identities, all of them relations or all of
- * them databases, has the one that buries a relation.
+ * Begin to rename the files of an entry.  Until LazyDropEndHiding, no step can
+ * begin, and the entry is not deleted.  The caller must not raise an error, and
+ * holds off interrupts.
+ *
+ * Returns false if the job is out of date, or if the files are hidden.
  */
 bool
-LazyDropIsAmong(const RelFileLocator *relation,
-				const RelFileLocator *sorted, int n)
+LazyDropBeginHiding(const LazyDropJob *job)
 {
-	RelFileLocator key = *relation;
+	LazyDropEntry *entry = job->entry;
+	bool		result;
 
-	if (!RelFileNumberIsValid(sorted[0].relNumber))
-		key.relNumber = InvalidRelFileNumber;
-
-	if (n < BSEARCH_THRESHOLD)
+	Assert(!INTERRUPTS_CAN_BE_PROCESSED());
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	result = MayTouchFiles(job) && entry->names == LAZYDROP_NAMES_OWN;
+	if (result)
 	{
-		for (int i = 0; i < n; i++)
-		{
-			if (RelFileLocatorEquals(sorted[i], key))
-				return true;
-		}
-		return false;
+		entry->names = LAZYDROP_NAMES_CHANGING;
+		entry->nbusy++;
+		AssertEntryIsSound(entry);
 	}
-	return bsearch(&key, sorted, n, sizeof(RelFileLocator),
-				   LazyDropCompareLocators) != NULL;
+	LWLockRelease(&LazyDropCtl->lock);
+	return result;
 }
 
 /*
- * Whether there is a worker that will settle what is buried.
- */
-bool
-LazyDropHaveWorker(void)
-{
-	return (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker) != INVALID_PROC_NUMBER;
-}
-
-/*
- * Wake the worker, if there is one.  The caller has completed its entries before
- * (rule R7); a worker that starts now looks for entries first.
+ * End that.  "nhidden" is the number of names that have been used.  If "all" is
+ * set, no file has its own name any more.
  */
 void
-LazyDropWakeWorker(void)
+LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 {
-	ProcNumber	worker;
+	LazyDropEntry *entry = job->entry;
 
-	pg_memory_barrier();
-	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
-	if (worker != INVALID_PROC_NUMBER)
-		SetLatch(&GetPGProcByNumber(worker)->procLatch);
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	Assert(entry->names == LAZYDROP_NAMES_CHANGING);
+	Assert(nhidden >= entry->nhidden);
+	AssertEntryIsSound(entry);
+	entry->names = LAZYDROP_NAMES_OWN;
+	entry->nhidden = nhidden;
+	entry->nbusy--;
+	/* empty files have been created or unlinked */
+	entry->measured = false;
+	/* unless it has been buried once more */
+	if (all && entry->serial == job->serial)
+	{
+		SetHidden(entry, nhidden);
+		if (nhidden == 0)
+			SetFiles(entry, LAZYDROP_FILES_NONE);
+	}
+	(void) DeleteIfDone(entry);
+	LWLockRelease(&LazyDropCtl->lock);
+	ConditionVariableBroadcast(&LazyDropCtl->settled_cv);
+}
+
+/*
+ * Note that a file of an entry could not be removed.  Nobody tries again for
+ * "delay_ns" nanoseconds.
+ */
+void
+LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)
+{
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	if (job->entry->serial == job->serial)
+	{
+		job->entry->nfailures++;
+		job->entry->retry_at_ns = LazyDropNow() + delay_ns;
+		AssertEntryIsSound(job->entry);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+}
+
+/*
+ * Set the number of files of an entry and their total size, unless the job is
+ * out of date or they are known.
+ */
+void
+LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes)
+{
+	LazyDropEntry *entry = job->entry;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	if (entry->serial == job->serial && !entry->measured &&
+		entry->files != LAZYDROP_FILES_NONE)
+	{
+		entry->nfiles = nfiles;
+		entry->bytes = bytes;
+		entry->measured = true;
+		AssertEntryIsSound(entry);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
 }

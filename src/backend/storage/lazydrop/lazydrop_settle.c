@@ -103,15 +103,19 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 	bool		settled = seen;
 
 	Assert(CritSectionCount == 0);
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 
 	for (;;)
 	{
-		bool		found = false;
-		bool		can_own = false;
-		int64		steal_before;
+		LazyDropFilter filter = {
+			.least = LAZYDROP_FILES_READY,
+			.matches = matches,
+			.arg = arg,
+		};
 		LazyDropJob jobs[SETTLE_BATCH];
 		int			njobs;
-		dlist_iter	iter;
+		int64		steal_before;
+		bool		can_own;
 
 		(void) LazyDropAdvanceWaiting();
 
@@ -120,8 +124,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		 * speed. What matches is found by looking at all entries, so not for
 		 * each anew.
 		 */
-		njobs = LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
-								 matches, arg, jobs, lengthof(jobs));
+		njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
 			LazyDropRemoveFiles(&jobs[i], SettlePause);
 		if (njobs > 0)
@@ -136,23 +139,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		 */
 		steal_before = LazyDropNow() - CREATOR_PATIENCE_MS * INT64CONST(1000000);
 
-		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-		dlist_foreach(iter, &LazyDropCtl->pending)
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, node,
-												   iter.cur);
-
-			if (!matches(&entry->locator, arg))
-				continue;
-			found = true;
-			if (LazyDropCanOwn(entry, steal_before))
-			{
-				can_own = true;
-				break;
-			}
-		}
-		LWLockRelease(&LazyDropCtl->lock);
-		if (!found)
+		if (!LazyDropFindPending(matches, arg, steal_before, &can_own))
 			break;
 		settled = true;
 
@@ -200,30 +187,33 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 static void
 ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide)
 {
-	uint64		first_serial = 0;
+	LazyDropFilter filter = {
+		.least = hide ? LAZYDROP_FILES_FORGOTTEN : LAZYDROP_FILES_READY,
+		.visible = hide,
+		.last_serial = last_serial,
+		.matches = matches,
+		.arg = arg,
+	};
 
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	for (;;)
 	{
-		bool		found = false;
 		LazyDropJob jobs[SETTLE_BATCH];
 		int			njobs;
-		dlist_head *lists[] = {&LazyDropCtl->removals, &LazyDropCtl->hidden_removals};
-		dlist_iter	iter;
 
 		/* To hide files, which takes no time, is not to wait for others. */
 		if (!hide)
 			(void) LazyDropAdvanceWaiting();
-		njobs = LazyDropFindJobs(hide ? LAZYDROP_FILES_FORGOTTEN :
-								 LAZYDROP_FILES_READY, hide,
-								 hide ? first_serial : 0, last_serial,
-								 matches, arg, jobs, lengthof(jobs));
+		njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
 		{
 			if (hide)
+			{
 				(void) LazyDropHideOrRemove(&jobs[i], SettlePause);
+				filter.first_serial = jobs[i].serial + 1;
+			}
 			else
 				LazyDropRemoveFiles(&jobs[i], SettlePause);
-			first_serial = jobs[i].serial + 1;
 		}
 		if (njobs == lengthof(jobs))
 			continue;
@@ -233,26 +223,8 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 		 * or a directory could not be read, and is to be removed.  To hide
 		 * one that cannot even be renamed is tried once.
 		 */
-		first_serial = 0;
-		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-		for (int i = 0; i < (hide ? 1 : lengthof(lists)) && !found; i++)
-		{
-			dlist_foreach(iter, lists[i])
-			{
-				LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-													   iter.cur);
-
-				if (entry->serial <= last_serial &&
-					!(hide && entry->nfailures > 0 && !entry->hiding) &&
-					matches(&entry->locator, arg))
-				{
-					found = true;
-					break;
-				}
-			}
-		}
-		LWLockRelease(&LazyDropCtl->lock);
-		if (!found)
+		filter.first_serial = 0;
+		if (!LazyDropFilesAreLeft(matches, arg, last_serial, hide))
 			break;
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 10,
@@ -292,7 +264,7 @@ static void
 CountReuseWait(bool waited)
 {
 	if (waited)
-		pg_atomic_fetch_add_u64(&LazyDropCtl->reuse_waits, 1);
+		LazyDropCount(LAZYDROP_REUSE_WAITS, 1);
 }
 
 /*
@@ -352,23 +324,15 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 	char	   *path = GetDatabasePath(dboid, spcoid);
 	struct stat st;
 	bool		is_new = lstat(path, &st) < 0 && errno == ENOENT;
+	bool		wake;
 
 	pfree(path);
 	LazyDropSettleDirectory(spcoid, dboid);
 	if (is_new)
 		return;
-	for (;;)
-	{
-		bool		added;
-
-		LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-		added = LazyDropAddEntry(&locator, LAZYDROP_FILES_NONE, InvalidXLogRecPtr,
-								 LazyDropNow());
-		LWLockRelease(&LazyDropCtl->lock);
-		if (added)
-			break;
+	while (!LazyDropAddAll(&locator, 1, LAZYDROP_FILES_NONE, 0,
+						   InvalidXLogRecPtr, false, &wake))
 		MakeRoom();
-	}
 	LazyDropWaitForIO(&locator, 1);
 	(void) SettleMatching(MatchesDirectory, &locator, true);
 	LazyDropForgetDirectorySyncRequests(spcoid, dboid);
@@ -399,8 +363,6 @@ LazyDropHideDatabase(Oid dboid)
 void
 LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 {
-	uint64		last_serial;
-
 	if (!XLogRecPtrIsInvalid(lsn))
 		XLogFlush(lsn);
 	if (LazyDropCtl != NULL && IsUnderPostmaster)
@@ -408,12 +370,8 @@ LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 		while (!LazyDropFindLeftoversIn(spcoid))
 			MakeRoom();
 	}
-	if (LazyDropNothingPending())
-		return;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	last_serial = LazyDropCtl->last_serial;
-	LWLockRelease(&LazyDropCtl->lock);
-	ClearFiles(MatchesTablespace, &spcoid, last_serial, false);
+	if (!LazyDropNothingPending())
+		ClearFiles(MatchesTablespace, &spcoid, LazyDropLastSerial(), false);
 }
 
 /*
@@ -459,32 +417,14 @@ LazyDropDrain(int64 timeout_ms)
 	if (timeout_ms >= 0 && timeout_ms <= (PG_INT64_MAX - now) / 1000000)
 		deadline = now + timeout_ms * 1000000;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	last_serial = LazyDropCtl->last_serial;
-	LazyDropCtl->drain_serial = last_serial;
-	LWLockRelease(&LazyDropCtl->lock);
+	last_serial = LazyDropAskForDrain();
 	LazyDropWakeWorker();
 
 	for (;;)
 	{
-		bool		found = false;
-		dlist_iter	iter;
-
 		/* before the look, so that what is done after it wakes us */
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
-
-		/* what has been buried again since then is still what it was */
-		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-		dlist_foreach(iter, &LazyDropCtl->pending)
-		{
-			if (dlist_container(LazyDropEntry, node, iter.cur)->first_serial <= last_serial)
-			{
-				found = true;
-				break;
-			}
-		}
-		LWLockRelease(&LazyDropCtl->lock);
-		if (!found)
+		if (!LazyDropPendingUpTo(last_serial))
 			break;
 		now = LazyDropNow();
 		if (now >= deadline)

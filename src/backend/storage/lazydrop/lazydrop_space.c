@@ -222,7 +222,7 @@ LazyDropFreeSpace(int error, int temp_fd)
 
 	uint64		bytes_freed;
 	LazyDropJob job;
-	uint64		tried = 0;
+	LazyDropFilter filter = {.least = LAZYDROP_FILES_FORGOTTEN};
 	bool		freed = false;
 	struct stat st;
 
@@ -246,9 +246,9 @@ LazyDropFreeSpace(int error, int temp_fd)
 
 		/* until one has something */
 		while (lazydrop_freed_bytes == 0 && !LazyDropNothingPending() &&
-			   LazyDropFindOldestJob(tried + 1, &job))
+			   LazyDropFindOldestJob(&filter, &job))
 		{
-			tried = job.serial;
+			filter.first_serial = job.serial + 1;
 			if (temp_fd >= 0 && !IsOnDevice(&job, st.st_dev))
 				continue;
 			if (RelFileNumberIsValid(job.locator.relNumber))

@@ -64,7 +64,7 @@
 #define RETRY_MS			1000
 #define MAX_RETRY_MS		10000
 
-/* When to look again whether the adviser's worker is there, in milliseconds. */
+/* When to look again whether the advisor's worker is there, in milliseconds. */
 #define ADVISOR_RETRY_MS	1000
 
 /*
@@ -120,83 +120,6 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * Whether there are files to be removed.  If not, "timeout" is lowered to the
- * milliseconds until there may be.  The caller holds the lock.
- */
-static bool
-LookForFiles(int64 now, long *timeout)
-{
-	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
-	dlist_iter	iter;
-
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		dlist_foreach(iter, lists[i])
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-												   iter.cur);
-
-			/*
-			 * Another process may be working on this entry.  Check again
-			 * later in case it gives up.
-			 */
-			if (entry->files != LAZYDROP_FILES_READY || entry->hiding)
-				continue;
-			if (now >= entry->retry_at_ns)
-				return true;
-			*timeout = Min(*timeout, (entry->retry_at_ns - now) / 1000000 + 1);
-		}
-	}
-	return false;
-}
-
-/*
- * Whether there are buffers that have waited for lazydrop.pass_delay, or for
- * which a process waits.  If not, "timeout" is lowered to the milliseconds
- * until there are.  The caller holds the lock.
- */
-static bool
-LookForBuffers(int64 now, long *timeout)
-{
-	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
-	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
-	int			npassable = 0;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-		int64		age_ms = (now - entry->buried_at_ns) / 1000000;
-
-		if (!LazyDropCanOwn(entry, 0))
-			continue;
-		if (entry->pinned && now < retry_at)
-		{
-			/* A buffer stays pinned; but check for others. */
-			*timeout = Min(*timeout, (retry_at - now) / 1000000 + 1);
-		}
-		else if (entry->files != LAZYDROP_FILES_READY &&
-				 !LazyDropFilesAreGone(entry) &&
-				 age_ms < lazydrop_pass_delay + RELEASE_PATIENCE_MS)
-		{
-			/* One pass will do if its dropper hands over the files soon. */
-			*timeout = Min(*timeout, Max(1, lazydrop_pass_delay - age_ms));
-		}
-		else if (entry->first_serial <= LazyDropCtl->drain_serial ||
-				 age_ms >= lazydrop_pass_delay || ++npassable >= crowd)
-			return true;
-		else
-		{
-			/* This is the oldest one, so the others wait longer. */
-			*timeout = Min(*timeout, lazydrop_pass_delay - age_ms);
-			if (!crowded)
-				break;
-		}
-	}
-	return false;
-}
-
-/*
  * Tell what there is to do.  Returns the milliseconds until that may change, or
  * -1 when nothing is pending.
  */
@@ -217,10 +140,14 @@ LookForWork(bool *buffers, bool *files)
 	}
 	else
 		waiting_ms = WAITING_MS;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	*files = LookForFiles(now, &timeout);
-	*buffers = LookForBuffers(now, &timeout);
-	LWLockRelease(&LazyDropCtl->lock);
+
+	/*
+	 * Look at files last: a relation that seems to need a pass because its
+	 * files have just been released must not get one before they are removed.
+	 */
+	*buffers = LazyDropFindBuffers(now, lazydrop_pass_delay, RELEASE_PATIENCE_MS,
+								   retry_at, &timeout);
+	*files = LazyDropFindFiles(now, &timeout);
 	return timeout;
 }
 
@@ -252,6 +179,7 @@ MakePass(void)
 {
 	bool		settled;
 
+	Assert(am_lazydrop_worker);
 	pgstat_report_activity(STATE_RUNNING,
 						   "invalidating buffers of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-worker");
@@ -271,15 +199,13 @@ MakePass(void)
 static void
 HideSlowFiles(void)
 {
-	uint64		first_serial = 0;
+	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY,.visible = true};
 	LazyDropJob job;
 
-	while (lazydrop_removal_rate > 0 &&
-		   LazyDropFindJobs(LAZYDROP_FILES_READY, true, first_serial,
-							PG_UINT64_MAX, NULL, NULL, &job, 1) > 0)
+	while (lazydrop_removal_rate > 0 && LazyDropFindJobs(&filter, &job, 1) > 0)
 	{
 		(void) LazyDropHideFiles(&job);
-		first_serial = job.serial + 1;
+		filter.first_serial = job.serial + 1;
 	}
 }
 
@@ -293,6 +219,7 @@ WorkerPause(uint64 bytes)
 	static int64 next_step = 0;
 	int64		now = LazyDropNow();
 
+	Assert(am_lazydrop_worker);
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
 
 	/* Where space is short, it is not slowed down (rule R15). */
@@ -352,6 +279,7 @@ WorkerPause(uint64 bytes)
 static void
 RemoveFilesOfAll(void)
 {
+	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY};
 	LazyDropJob job;
 
 	pgstat_report_activity(STATE_RUNNING,
@@ -359,11 +287,9 @@ RemoveFilesOfAll(void)
 	LAZYDROP_INJECTION_POINT("lazydrop-removal");
 	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
 	HideSlowFiles();
-	while (LazyDropFindJobs(LAZYDROP_FILES_READY, false, 0, PG_UINT64_MAX,
-							NULL, NULL, &job, 1) > 0)
+	while (LazyDropFindJobs(&filter, &job, 1) > 0)
 	{
 		removing_spcoid = job.locator.spcOid;
-
 		LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");

@@ -46,7 +46,7 @@ static void
 CountSkippedWrite(void)
 {
 	write_was_skipped = true;
-	pg_atomic_fetch_add_u64(&LazyDropCtl->writes_skipped, 1);
+	LazyDropCount(LAZYDROP_WRITES_SKIPPED, 1);
 }
 
 /*
@@ -63,6 +63,7 @@ LazyDropCanSkipWrite(const BufferTag *tag)
 {
 	RelFileLocator locator = BufTagGetRelFileLocator(tag);
 
+	Assert(RelFileNumberIsValid(locator.relNumber));
 	write_was_skipped = false;
 	watched_relation = LazyDropRelationBucket(&locator);
 	watched_database = LazyDropDatabaseBucket(&locator);
@@ -88,6 +89,9 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 	RelFileLocator locator = BufTagGetRelFileLocator(tag);
 
 	LAZYDROP_INJECTION_POINT("lazydrop-announce");
+	Assert(MyProcNumber >= 0 && MyProcNumber < LazyDropCtl->nannouncements);
+	Assert(watched_relation == LazyDropRelationBucket(&locator));
+	Assert(watched_database == LazyDropDatabaseBucket(&locator));
 	mine = &LazyDropCtl->announcements[MyProcNumber].announcement;
 	mine->locator = locator;
 	pg_write_barrier();
@@ -181,6 +185,7 @@ LazyDropSleepForOther(long microseconds)
 void
 LazyDropWaitForWriters(const RelFileLocator *sorted, int n)
 {
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	LAZYDROP_INJECTION_POINT("lazydrop-buried");
 	pg_memory_barrier();
 	for (int i = 0; i < LazyDropCtl->nannouncements; i++)
@@ -232,6 +237,7 @@ LazyDropWaitForReads(const RelFileLocator *sorted, int n)
 	/* upstream leaves pgaio_ctl->backend_state_count at zero */
 	int			nbackends = pgaio_ctl->io_handle_count / io_max_concurrency;
 
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	for (int i = 0; i < nbackends; i++)
 	{
 		PgAioBackend *backend = &pgaio_ctl->backend_state[i];

@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_common.c
+ *	  Small functions that several files of the lazy drop need.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/lazydrop/lazydrop_common.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "portability/instr_time.h"
+#include "storage/latch.h"
+#include "storage/lazydrop_internal.h"
+#include "storage/proc.h"
+
+/* For fewer drops than this, a linear search is cheaper than bsearch. */
+#define BSEARCH_THRESHOLD		8
+
+bool		am_lazydrop_worker = false;
+
+/*
+ * Return the time in nanoseconds, by a clock that is never set back.
+ */
+int64
+LazyDropNow(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_NANOSEC(now);
+}
+
+/*
+ * Compare locators, for qsort and bsearch.  Any order would do.
+ */
+int
+LazyDropCompareLocators(const void *a, const void *b)
+{
+	const RelFileLocator *l = a;
+	const RelFileLocator *r = b;
+
+	if (l->relNumber != r->relNumber)
+		return l->relNumber < r->relNumber ? -1 : 1;
+	if (l->dbOid != r->dbOid)
+		return l->dbOid < r->dbOid ? -1 : 1;
+	if (l->spcOid != r->spcOid)
+		return l->spcOid < r->spcOid ? -1 : 1;
+	return 0;
+}
+
+/*
+ * Return whether a sorted array of buried identities covers a relation.  The
+ * elements are either all relations or all databases.
+ */
+bool
+LazyDropIsAmong(const RelFileLocator *relation,
+				const RelFileLocator *sorted, int n)
+{
+	RelFileLocator key = *relation;
+
+	Assert(n > 0);
+	if (!RelFileNumberIsValid(sorted[0].relNumber))
+		key.relNumber = InvalidRelFileNumber;
+
+	if (n < BSEARCH_THRESHOLD)
+	{
+		for (int i = 0; i < n; i++)
+		{
+			if (RelFileLocatorEquals(sorted[i], key))
+				return true;
+		}
+		return false;
+	}
+	return bsearch(&key, sorted, n, sizeof(RelFileLocator),
+				   LazyDropCompareLocators) != NULL;
+}
+
+/*
+ * Return whether the lazy drop worker is running.
+ */
+bool
+LazyDropHaveWorker(void)
+{
+	return (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker) != INVALID_PROC_NUMBER;
+}
+
+/*
+ * Wake the worker, if it is running.  The caller has completed its entries
+ * before (rule R7).  A worker that is just starting looks for entries first.
+ */
+void
+LazyDropWakeWorker(void)
+{
+	ProcNumber	worker;
+
+	pg_memory_barrier();
+	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
+	if (worker != INVALID_PROC_NUMBER)
+		SetLatch(&GetPGProcByNumber(worker)->procLatch);
+}

@@ -1,0 +1,543 @@
+/*-------------------------------------------------------------------------
+ *
+ * lazydrop_find.c
+ *	  Searches in the set of pending drops.
+ *
+ * Other files ask here whether an entry prevents something, or which entry to
+ * work on next.  An answer may be out of date as soon as the lock is released.
+ * So before a process acts on a job, it checks that the entry is still the same
+ * (LazyDropBeginStep, LazyDropBeginHiding).
+ *
+ * Nothing here changes an entry, or waits for anything but the set's lock.
+ *
+ * Copyright (c) 2026, LazyDrop developers
+ *
+ * IDENTIFICATION
+ *	  src/backend/storage/lazydrop/lazydrop_find.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/lazydrop.h"
+#include "storage/lazydrop_internal.h"
+#include "storage/lazydrop_stats.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+/* ---------------------------------------------------------------------
+ * Entries that are pending
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Return whether a relation with this relfilenumber is pending.  The entry of
+ * its database does not count, because it covers all relfilenumbers.
+ */
+bool
+LazyDropRelationIsPending(RelFileLocatorBackend rlocator)
+{
+	bool		result;
+
+	if (LazyDropNothingPending() || RelFileLocatorBackendIsTemp(rlocator))
+		return false;
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	result = LazyDropFindEntry(&rlocator.locator) != NULL;
+	LWLockRelease(&LazyDropCtl->lock);
+	return result;
+}
+
+/*
+ * Return whether a database with this OID, or one of its relations, is pending.
+ */
+bool
+LazyDropDatabaseIsPending(Oid dboid)
+{
+	bool		result = false;
+	dlist_iter	iter;
+
+	if (LazyDropNothingPending())
+		return false;
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (entry->locator.dbOid == dboid)
+		{
+			result = true;
+			break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return result;
+}
+
+/*
+ * Return whether an entry matches.  Sets "can_own" if a pass can become the owner
+ * of a matching entry (LazyDropCanOwn).
+ */
+bool
+LazyDropFindPending(LazyDropMatch matches, const void *arg,
+					int64 steal_before, bool *can_own)
+{
+	bool		found = false;
+	dlist_iter	iter;
+
+	*can_own = false;
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (!matches(&entry->locator, arg))
+			continue;
+		found = true;
+		if (LazyDropCanOwn(entry, steal_before))
+		{
+			*can_own = true;
+			break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Request that the worker ignores lazydrop.pass_delay for all entries that are
+ * pending now.  Returns the last serial number.  The caller wakes the worker.
+ */
+uint64
+LazyDropAskForDrain(void)
+{
+	uint64		last_serial;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	last_serial = LazyDropCtl->last_serial;
+	LazyDropCtl->drain_serial = last_serial;
+	LWLockRelease(&LazyDropCtl->lock);
+	return last_serial;
+}
+
+/*
+ * Return whether a drop with a serial number up to "last_serial" is pending.  If
+ * an identity has been buried again, its first serial number counts.
+ */
+bool
+LazyDropPendingUpTo(uint64 last_serial)
+{
+	bool		found = false;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		if (dlist_container(LazyDropEntry, node, iter.cur)->first_serial <= last_serial)
+		{
+			found = true;
+			break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Return the serial number of the last burial.
+ */
+uint64
+LazyDropLastSerial(void)
+{
+	uint64		result;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	result = LazyDropCtl->last_serial;
+	LWLockRelease(&LazyDropCtl->lock);
+	return result;
+}
+
+/*
+ * Return whether the worker should make a pass: buffers have been pending for
+ * "delay_ms", a process is waiting for them, or half of the set is in use.
+ *
+ * Entries with a pinned buffer are ignored until "retry_at".  If the dropper of
+ * an entry has not released its files, the entry is ignored for another
+ * "release_ms", because the pass would have to be repeated.
+ *
+ * If no pass is due, "timeout_ms" is reduced to the time until one may be.
+ */
+bool
+LazyDropFindBuffers(int64 now, int64 delay_ms, int64 release_ms, int64 retry_at,
+					long *timeout_ms)
+{
+	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
+	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
+	bool		found = false;
+	int			npassable = 0;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+		int64		age_ms = (now - entry->buried_at_ns) / 1000000;
+
+		if (!LazyDropCanOwn(entry, 0))
+			continue;
+		if (entry->pinned && now < retry_at)
+		{
+			/* Wait for the pin, but check other entries. */
+			*timeout_ms = Min(*timeout_ms, (retry_at - now) / 1000000 + 1);
+		}
+		else if (entry->files != LAZYDROP_FILES_READY &&
+				 !LazyDropFilesAreGone(entry) &&
+				 age_ms < delay_ms + release_ms)
+			*timeout_ms = Min(*timeout_ms, Max(1, delay_ms - age_ms));
+		else if (entry->first_serial <= LazyDropCtl->drain_serial ||
+				 age_ms >= delay_ms || ++npassable >= crowd)
+		{
+			found = true;
+			break;
+		}
+		else
+		{
+			/* The entries are sorted by age, so the others wait longer. */
+			*timeout_ms = Min(*timeout_ms, delay_ms - age_ms);
+			if (!crowded)
+				break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Set the fields of "stats" that describe pending drops.  The caller holds the
+ * lock.
+ */
+void
+LazyDropSumPending(LazyDropStats *stats)
+{
+	int64		oldest = 0;
+	dlist_iter	iter;
+
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	stats->pending_databases = LazyDropCtl->ndatabases;
+	stats->pending_relations =
+		pg_atomic_read_u32(&LazyDropCtl->npending) - LazyDropCtl->ndatabases;
+	if (!dlist_is_empty(&LazyDropCtl->pending))
+		oldest = dlist_head_element(LazyDropEntry, node,
+									&LazyDropCtl->pending)->buried_at_ns;
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		stats->pending_files += entry->nfiles;
+		stats->pending_bytes += entry->bytes;
+		/* Leftovers have files, but are not a pending drop. */
+		if (LazyDropIsForLeftovers(&entry->locator))
+			stats->pending_relations--;
+	}
+	stats->oldest_age_ms = oldest == 0 ? -1 : (LazyDropNow() - oldest) / 1000000;
+}
+
+/*
+ * Fill an array of "room" elements with pending drops, oldest first.  Returns
+ * the number of elements.  The lock is held all the time, so droppers wait.
+ */
+int
+LazyDropListPending(LazyDropPending *result, int room)
+{
+	int64		now_ns = LazyDropNow();
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = 0;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+		LazyDropPending *pending = &result[n];
+
+		if (n == room)
+			break;
+		if (LazyDropIsForLeftovers(&entry->locator))
+			continue;
+		pending->locator = entry->locator;
+		pending->since = now - (now_ns - entry->buried_at_ns) / 1000;
+		pending->buffers_done = entry->buffers != LAZYDROP_BUFFERS_BURIED;
+		pending->files_done = entry->files == LAZYDROP_FILES_NONE;
+		pending->files = entry->nfiles;
+		pending->bytes = entry->bytes;
+		n++;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return n;
+}
+
+/* ---------------------------------------------------------------------
+ * Entries with files
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Copy the fields of an entry into a job.
+ */
+static void
+SetJob(LazyDropJob *job, LazyDropEntry *entry)
+{
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	Assert(entry->files != LAZYDROP_FILES_NONE);
+	job->entry = entry;
+	job->serial = entry->serial;
+	job->locator = entry->locator;
+	job->first_serial = entry->first_serial;
+	job->keep_first = entry->keep_first;
+	job->gaps = entry->gaps;
+	job->measured = entry->measured;
+	job->nfailures = entry->nfailures;
+	job->hidden = entry->names == LAZYDROP_NAMES_HIDDEN;
+	job->nhidden = entry->nhidden;
+}
+
+/*
+ * Return whether an entry meets the conditions of a filter.
+ */
+static bool
+MeetsFilter(const LazyDropFilter *filter, const LazyDropEntry *entry, int64 now)
+{
+	return entry->files >= filter->least &&
+		entry->names != LAZYDROP_NAMES_CHANGING &&
+		entry->serial >= filter->first_serial &&
+		(filter->last_serial == 0 || entry->serial <= filter->last_serial) &&
+		(filter->visible || now >= entry->retry_at_ns) &&
+		(filter->matches == NULL || filter->matches(&entry->locator, filter->arg));
+}
+
+/*
+ * Find entries whose files should be hidden or removed.  Entries with hidden
+ * files come first, and older ones before newer ones.  Returns the number of
+ * jobs, up to njobs.
+ */
+int
+LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs, int njobs)
+{
+	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
+	int			found = 0;
+	int64		now = LazyDropNow();
+	dlist_iter	iter;
+
+	Assert(filter->least != LAZYDROP_FILES_NONE);
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	for (int i = filter->visible ? 1 : 0; i < lengthof(lists) && found < njobs; i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			if (!MeetsFilter(filter, entry, now))
+				continue;
+			SetJob(&jobs[found], entry);
+			if (++found == njobs)
+				break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Find the oldest such entry, hidden or not.  Returns false if there is none.
+ */
+bool
+LazyDropFindOldestJob(const LazyDropFilter *filter, LazyDropJob *job)
+{
+	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
+	LazyDropEntry *oldest = NULL;
+	int64		now = LazyDropNow();
+	dlist_iter	iter;
+
+	Assert(!filter->visible);
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			/* Both lists are sorted by serial number. */
+			if (oldest != NULL && entry->serial > oldest->serial)
+				break;
+			if (MeetsFilter(filter, entry, now))
+			{
+				oldest = entry;
+				break;
+			}
+		}
+	}
+	if (oldest != NULL)
+		SetJob(job, oldest);
+	LWLockRelease(&LazyDropCtl->lock);
+	return oldest != NULL;
+}
+
+/*
+ * Find the entry of a relation whose files a process that must not wait may hide
+ * or remove.  Returns false if there is none.
+ */
+bool
+LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
+{
+	LazyDropEntry *entry;
+	bool		found;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	entry = LazyDropFindEntry(locator);
+	found = entry != NULL && entry->files >= LAZYDROP_FILES_FORGOTTEN;
+	if (found)
+		SetJob(job, entry);
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Update a job.  Returns false if no file has its own name any more, or if the
+ * entry has been deleted or buried again.  Sets "hiding" if another process is
+ * renaming the files.
+ */
+bool
+LazyDropLookAgain(LazyDropJob *job, bool *hiding)
+{
+	LazyDropEntry *entry = job->entry;
+	bool		left;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	left = entry->serial == job->serial &&
+		entry->names != LAZYDROP_NAMES_HIDDEN &&
+		entry->files != LAZYDROP_FILES_NONE;
+	*hiding = left && entry->names == LAZYDROP_NAMES_CHANGING;
+	if (left)
+		SetJob(job, entry);
+	LWLockRelease(&LazyDropCtl->lock);
+	return left;
+}
+
+/*
+ * Find the oldest entry with a serial number from "first_serial" to
+ * "last_serial" whose files a checkpoint can hide now.  Returns false if there
+ * is none.
+ *
+ * Sets "others_at" to the serial number of the first entry for which the
+ * checkpoint has to wait, or 0.  The dropper has not released the files of this
+ * entry, or another process is renaming them and may fail.  Both questions are
+ * answered under one lock, because the state of an entry may change between two.
+ * A dropper that has exited, such as the startup process at a shutdown, is not
+ * waited for.
+ */
+bool
+LazyDropFindCheckPointJob(uint64 first_serial, uint64 last_serial,
+						  LazyDropJob *job, uint64 *others_at)
+{
+	bool		found = false;
+	dlist_iter	iter;
+
+	*others_at = 0;
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->removals)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+											   iter.cur);
+
+		if (entry->serial > last_serial)
+			break;
+		if (entry->names == LAZYDROP_NAMES_CHANGING ||
+			(entry->files == LAZYDROP_FILES_BURIED &&
+			 GetPGProcByNumber(entry->dropper)->pid != 0))
+		{
+			if (*others_at == 0)
+				*others_at = entry->serial;
+			continue;
+		}
+		if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
+			entry->serial >= first_serial)
+		{
+			SetJob(job, entry);
+			found = true;
+			break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Return whether a matching entry with a serial number up to "last_serial" has
+ * files.  If "visible" is set, only files with their own names count, and only
+ * if renaming them has not failed or a process is trying that now.
+ */
+bool
+LazyDropFilesAreLeft(LazyDropMatch matches, const void *arg, uint64 last_serial,
+					 bool visible)
+{
+	dlist_head *lists[] = {&LazyDropCtl->removals, &LazyDropCtl->hidden_removals};
+	bool		found = false;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	for (int i = 0; i < (visible ? 1 : lengthof(lists)) && !found; i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			if (entry->serial <= last_serial &&
+				!(visible && entry->nfailures > 0 &&
+				  entry->names != LAZYDROP_NAMES_CHANGING) &&
+				matches(&entry->locator, arg))
+			{
+				found = true;
+				break;
+			}
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
+ * Return whether there are files that the worker should remove.  If not,
+ * "timeout_ms" is reduced to the time until there may be.  If another process is
+ * renaming files, check again later in case it fails.
+ */
+bool
+LazyDropFindFiles(int64 now, long *timeout_ms)
+{
+	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
+	bool		found = false;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	for (int i = 0; i < lengthof(lists) && !found; i++)
+	{
+		dlist_foreach(iter, lists[i])
+		{
+			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
+												   iter.cur);
+
+			if (entry->files != LAZYDROP_FILES_READY ||
+				entry->names == LAZYDROP_NAMES_CHANGING)
+				continue;
+			if (now >= entry->retry_at_ns)
+			{
+				found = true;
+				break;
+			}
+			*timeout_ms = Min(*timeout_ms, (entry->retry_at_ns - now) / 1000000 + 1);
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}

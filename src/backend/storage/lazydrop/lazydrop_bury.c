@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_bury.c
- *	  Burial: putting what is dropped into the set.
+ *	  Burial: adding dropped relations and databases to the set.
  *
- * What droppers of relations (lazydrop_relation.c) and of databases (lazydrop_database.c)
- * have in common, in the order in which they use it: whether to bury, what becomes of the
- * files, the entries, and what happens when the transaction aborts after that.  The wait
- * for writes and reads under way, which follows, is in lazydrop_write.c.
+ * These functions are shared by the droppers of relations
+ * (lazydrop_relation.c) and of databases (lazydrop_database.c).  They decide
+ * whether to bury and how files are removed, add entries to the set, and send
+ * requests to the checkpointer.  The next step is to wait for writes and reads
+ * in progress, which is in lazydrop_write.c.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -28,21 +29,21 @@ bool		lazydrop_enabled = true;
 bool		lazydrop_defer_files = true;
 
 /*
- * How long a dropper that finds the set full waits for an owner that does not get on
- * before it takes the entries from it (rules R5 and R6).
+ * Time without progress after which a dropper that finds the set full takes
+ * over the entries of an owner (rules R5 and R6).
  */
 #define DROPPER_PATIENCE_MS		10000
 
-/* How often it is reported that drops are not deferred, in nanoseconds. */
+/* Interval between reports that drops are not deferred, in nanoseconds. */
 #define REPORT_NS				(UINT64CONST(60) * 1000 * 1000 * 1000)
 
 /*
- * Whether to bury at all; "n" is how many fallbacks there are when it cannot be.
+ * Return whether to bury.  Without a worker, this may count "n" fallbacks.
  *
  * Only droppers read lazydrop.enabled (rule R13).  Without a worker, entries
- * would stay until the set is full, so on a running primary we do as stock does;
- * in recovery we bury nevertheless, because a full set is settled by one pass
- * for all of it, and the end of recovery makes one for the rest (rules R6 and R16).
+ * stay until the set is full, so a running primary does the same as stock.  In
+ * recovery they are buried anyway: one pass settles a full set, and the end of
+ * recovery makes one for the rest (rules R6 and R16).
  */
 bool
 LazyDropMayBury(int n)
@@ -56,8 +57,8 @@ LazyDropMayBury(int n)
 }
 
 /*
- * Count n drops that are done as stock does them, because there is no worker or,
- * with "is_full", no room in the set; and report it, once a minute.
+ * Count "n" drops that are done as in stock, because there is no worker or, if
+ * "is_full" is set, no room in the set.  Report that at most once a minute.
  */
 void
 LazyDropFallBack(int n, bool is_full)
@@ -89,10 +90,10 @@ LazyDropFallBack(int n, bool is_full)
 }
 
 /*
- * Return the state of files that are buried now.  They are removed in the
- * background only when a record that drops them is durable, as any is in
- * recovery (rule R9), when there is a worker, and when their file systems have
- * enough free space (R15).
+ * Return the initial state of the files of a burial.  Their removal is
+ * deferred only if the record that drops them is durable, as all are in
+ * recovery (rule R9), if there is a worker, and if their file systems have
+ * enough free space (rule R15).
  */
 LazyDropFiles
 LazyDropFilesOfBurial(const RelFileLocator *locators, int n, XLogRecPtr durable)
@@ -113,9 +114,9 @@ LazyDropFilesOfBurial(const RelFileLocator *locators, int n, XLogRecPtr durable)
 }
 
 /*
- * Whether this process replays drops that happened during a base backup, which
- * may have copied some of the segments only.  (Other crash recovery
- * finds no gaps: files are removed in the order of rule R14.)
+ * Return whether this process replays drops that happened during a base
+ * backup, which may have copied only some of the segments.  (Other crash
+ * recovery finds no gaps, because files are removed in the order of rule R14.)
  */
 static bool
 MayHaveGaps(void)
@@ -138,8 +139,8 @@ MayHaveGaps(void)
 }
 
 /*
- * Make room in a full set: settle what has no owner, or one that has not got on for
- * so long that it must be stuck.
+ * Make room in a full set: make a pass for all entries that have no owner, or
+ * whose owner has made no progress for so long that it must be stuck.
  */
 static void
 MakeRoom(void)
@@ -150,13 +151,13 @@ MakeRoom(void)
 }
 
 /*
- * Put entries into the set, all of them or none (rule R6), and wake the worker.
- * "files" is what is to be done about the files of the first nfiles of them; nothing
- * is about those of the others.  Returns whether they are there.
+ * Add entries to the set, all or none (rule R6), and wake the worker if
+ * needed.  "files" is the state of the files of the first nfiles of them.  The
+ * files of the others are not deferred.  Returns whether there was room.
  *
- * The worker is woken before LazyDropWaitForIO, because that can be interrupted.  The
- * entries are complete (rule R7), and it settles none too early: a write or a read
- * that is under way has its buffer pinned.
+ * The worker is woken before LazyDropWaitForIO, since that can be interrupted.
+ * The entries are complete (rule R7), and none is settled too early, because a
+ * buffer that is being written or read is pinned.
  */
 bool
 LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
@@ -179,8 +180,8 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 }
 
 /*
- * Forget the sync requests for one file, or have it unlinked after the next
- * checkpoint.
+ * Send the checkpointer a request to forget the sync requests for a file or a
+ * directory, or to unlink a file after the next checkpoint.
  */
 void
 LazyDropRequestForFile(SyncRequestType type, const RelFileLocator *locator,

@@ -3,9 +3,9 @@
  * lazydrop_checkpoint.c
  *	  Checkpoints and restartpoints (rule R8).
  *
- * A checkpoint that completes over files whose drop is not replayed after it
- * would leave them for ever if the server crashed.  So it hides them before.
- * A shutdown does the same, and leaves them to the next start's worker.
+ * If a checkpoint completed over files whose drop is not replayed after it, a
+ * crash would leave these files forever.  So it hides them first.  A shutdown
+ * does the same, and leaves them to the worker of the next start.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -29,10 +29,10 @@
 #include "utils/wait_event.h"
 
 /*
- * A checkpoint goes on with its duties: it takes note of new settings and shares them,
- * switches WAL segments, absorbs sync requests, takes part in barriers, and ends with the
- * postmaster.  A negative progress asks upstream's function for just that; the latch keeps
- * it from sleeping.
+ * Continue with the duties of a checkpoint: apply and share new settings,
+ * switch WAL segments, absorb sync requests, take part in barriers, and exit
+ * with the postmaster.  With a negative progress, CheckpointWriteDelay does
+ * just that.  The latch keeps it from sleeping.
  */
 static bool
 CheckPointPause(uint64 bytes)
@@ -46,7 +46,7 @@ CheckPointPause(uint64 bytes)
 }
 
 /*
- * The same in a shutdown, when no WAL may be written any more.
+ * Perform the duties that remain in a shutdown, when WAL must not be written.
  */
 static bool
 ShutdownPause(uint64 bytes)
@@ -61,10 +61,10 @@ ShutdownPause(uint64 bytes)
 }
 
 /*
- * Called by a checkpoint or restartpoint when it has written and synced what is
- * dirty, and before its record or the control file says so: hides the files of
- * everything that is buried now (rule R8).  Buffers do not matter: those of what
- * is buried are never written.
+ * Called by a checkpoint or restartpoint after it has written and synced dirty
+ * data, and before its record or the control file says so.  Hides the files of
+ * all entries that are present now (rule R8).  Buffers do not matter, because
+ * buried buffers are never written.
  */
 void
 LazyDropCheckPoint(int flags)
@@ -95,20 +95,20 @@ LazyDropCheckPoint(int flags)
 			waited = true;
 
 			/*
-			 * An older one that is not ready may become so before the next
+			 * An older entry that is not ready may become so before the next
 			 * look, and must not be left out (rule R8).
 			 */
 			if (others_at != 0 && (again_at == 0 || others_at < again_at))
 				again_at = others_at;
 
-			/* one attempt */
+			/* Try each entry once. */
 			if (LazyDropHideOrRemove(&job, pause))
 				first_serial = job.serial + 1;
 			(void) pause(0);
 		}
 		else if (others_at != 0)
 		{
-			/* as CreateCheckPoint waits for transactions that delay it */
+			/* As CreateCheckPoint waits for transactions that delay it. */
 			waited = true;
 			first_serial = again_at != 0 ? Min(again_at, others_at) : others_at;
 			again_at = 0;

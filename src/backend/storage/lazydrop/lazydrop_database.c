@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_database.c
- *	  DROP DATABASE, and replay of it (rules R2, R10 and R11).
+ *	  DROP DATABASE and its replay (rules R2, R10 and R11).
  *
- * A database is buried as a whole, with an entry for each of its tablespaces.  DROP
- * DATABASE writes its record before anything is removed, and so needs no checkpoint.
- * It does not wait until the directories can be removed: their entries do.
+ * A database is buried as a whole, with an entry for each of its tablespaces.
+ * DROP DATABASE writes its record before it removes anything, so it needs no
+ * checkpoint.  It does not wait until the directories can be removed: their
+ * entries do.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -37,17 +38,17 @@
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 
-/* the database that this process creates, and its first record, for rule R11 */
+/* database that this process creates, and its first record (rule R11) */
 static Oid	created_dboid = InvalidOid;
 static XLogRecPtr created_lsn;
 
-/* whether this process has buried directories whose files it has not released yet */
+/* whether this process has buried directories and not released their files */
 static bool burying = false;
 
-/* whether the removal of the directories that are dropped in replay is deferred */
+/* whether replay of a drop defers the removal of its directories */
 static bool redo_deferred = false;
 
-/* the directories of a database that is dropped, and the end of the record */
+/* the directories of a dropped database, and the end of the record */
 typedef struct Directories
 {
 	RelFileLocator *locators;
@@ -56,13 +57,13 @@ typedef struct Directories
 } Directories;
 
 /* ---------------------------------------------------------------------
- * Relation maps, of which replay needs the directory (rule R11)
+ * Relation maps, whose replay needs the directory (rule R11)
  * ---------------------------------------------------------------------
  */
 
 /*
- * Called right after the record that creates the directory of a new database, when
- * there is one.
+ * Called right after the insertion of a record, if there is one, that creates
+ * the directory of a new database.
  */
 void
 LazyDropDirectoryLogged(Oid dboid)
@@ -73,9 +74,9 @@ LazyDropDirectoryLogged(Oid dboid)
 }
 
 /*
- * Called right after a record of a relation map, by the process that has inserted it,
- * in a critical section: notes it for DROP DATABASE (rule R11), unless it is that of a
- * new database and replay meets the record that creates the directory, too.
+ * Called in a critical section by a process that has just inserted a record of
+ * a relation map.  Notes it for DROP DATABASE (rule R11), unless the database
+ * is new and replay also meets the record that creates its directory.
  */
 void
 LazyDropRelmapLogged(Oid dboid)
@@ -86,8 +87,8 @@ LazyDropRelmapLogged(Oid dboid)
 		return;
 
 	/*
-	 * To insert the record, we have brought our copy of the redo pointer up
-	 * to date.  A redo pointer that is newer than both records does no harm.
+	 * Inserting the record has updated our copy of the redo pointer.  A redo
+	 * pointer that is newer than both records does no harm.
 	 */
 	replay_creates = dboid == created_dboid && GetRedoRecPtr() <= created_lsn;
 	created_dboid = InvalidOid;
@@ -97,11 +98,11 @@ LazyDropRelmapLogged(Oid dboid)
 }
 
 /*
- * Whether replay, if the server crashed now, might begin between what creates the
- * directory of a database and a record of its relation map (rule R11).  No session
- * uses the database.  Records of other databases count as well: they are rare, and a
- * checkpoint that is not needed does no harm.  (What has been replayed is where recovery ended, or 0 when there was
- * none.)
+ * Return whether replay, if the server crashed now, might begin between the
+ * creation of a database's directory and a record of its relation map (rule
+ * R11).  No session uses the database.  Records of other databases count as
+ * well: they are rare, and an unneeded checkpoint does no harm.
+ * (GetXLogReplayRecPtr returns where recovery ended, or 0 if there was none.)
  */
 static bool
 ReplayNeedsDirectory(void)
@@ -115,13 +116,13 @@ ReplayNeedsDirectory(void)
 }
 
 /* ---------------------------------------------------------------------
- * The checkpointer takes note (rule R11)
+ * Sync requests that the checkpointer absorbs (rule R11)
  * ---------------------------------------------------------------------
  */
 
 /*
- * Called by the checkpointer when it has taken note of the requests that were in the
- * queue when it began to absorb them.
+ * Called by the checkpointer after it has absorbed the requests that were in
+ * the queue when it began.
  */
 void
 LazyDropRequestsAbsorbed(void)
@@ -133,9 +134,9 @@ LazyDropRequestsAbsorbed(void)
 }
 
 /*
- * The number of absorptions after which the checkpointer has taken note of all
- * requests that this process has sent until now (rule R11).  An absorption that
- * is under way may have emptied the queue before, so one more is needed.
+ * Return the number of absorptions after which the checkpointer has absorbed
+ * all requests that this process has sent until now (rule R11).  An absorption
+ * in progress may have emptied the queue before, so one more is needed.
  */
 static uint64
 EnoughAbsorptions(void)
@@ -164,9 +165,9 @@ WaitForAbsorption(void)
  */
 
 /*
- * Bury a database in so many tablespaces, or in none when they do not all fit
- * (rule R6).  "files" is what is to be done about the first ndirs directories.
- * Returns whether it is buried.  The caller goes on with LazyDropWaitForIO.
+ * Bury a database in all these tablespaces, or in none if not all fit (rule
+ * R6).  "files" is the state of the files in the first ndirs directories.
+ * Returns whether it is buried.  If so, LazyDropWaitForIO must follow.
  */
 static bool
 BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
@@ -182,9 +183,9 @@ BuryDatabase(const RelFileLocator *locators, int n, LazyDropFiles files,
 }
 
 /*
- * Find the directories of a database that DROP DATABASE drops.  Returns an array of
- * locators, one for each tablespace but the global one: it may have buffers even
- * where its directory has been lost.  Those that have a directory come first.
+ * Find the directories of a database that DROP DATABASE drops.  Returns an
+ * array of locators, one for each tablespace but the global one: there may be
+ * buffers even if a directory has been lost.  Existing directories come first.
  */
 static RelFileLocator *
 DatabaseDirectories(Oid dboid, int *nlocators, int *ndirectories)
@@ -233,7 +234,7 @@ DatabaseDirectories(Oid dboid, int *nlocators, int *ndirectories)
 }
 
 /*
- * Write and flush the record that a database's directories are dropped.  Returns
+ * Insert and flush the record that drops directories of a database.  Returns
  * its end.
  */
 static XLogRecPtr
@@ -258,7 +259,7 @@ LogDatabaseDrop(Oid dboid, const RelFileLocator *directories, int n)
 }
 
 /*
- * The same for the directory that ALTER DATABASE SET TABLESPACE leaves.
+ * Do the same for the old directory in ALTER DATABASE SET TABLESPACE.
  */
 XLogRecPtr
 LazyDropLogOldDirectory(Oid dboid, Oid spcoid)
@@ -269,10 +270,10 @@ LazyDropLogOldDirectory(Oid dboid, Oid spcoid)
 }
 
 /*
- * Leave directories that this process has buried, and whose sync requests it
- * has forgotten, to others.  Their entries wait until the checkpointer has
- * taken note of that, and all processes have closed their files; this process
- * does not.  A checkpoint that comes meanwhile hides the files.
+ * Leave directories to other processes.  This process has buried them and has
+ * forgotten their sync requests.  It does not wait until the checkpointer has
+ * absorbed that, and all processes have closed their files; the entries do.  A
+ * checkpoint that begins meanwhile hides the files.
  */
 static void
 LeaveDirectories(const RelFileLocator *locators, int n)
@@ -284,10 +285,10 @@ LeaveDirectories(const RelFileLocator *locators, int n)
 }
 
 /*
- * Remove directories that are not left to others.
+ * Remove directories whose removal is not deferred.
  *
- * A base backup that has begun meanwhile may have part of them, and replays
- * from after the record.  So the record is written once more.
+ * A base backup that has begun meanwhile may contain part of them, and is
+ * replayed from after the record.  If so, the record is written again.
  */
 static void
 RemoveDirectories(const Directories *dirs)
@@ -307,23 +308,23 @@ RemoveDirectoriesOnExit(int code, Datum arg)
 }
 
 /*
- * Do what DROP DATABASE does with buffers, files and WAL, without a checkpoint
- * (rule R11).  The database has been marked invalid, durably; no session uses it
- * or can begin to.  Returns false, and has done nothing, when the caller must
- * do as stock does.
+ * Do DROP DATABASE's work on buffers, files and WAL, without a checkpoint
+ * (rule R11).  The database has been durably marked invalid, and no session
+ * uses it or can begin to.  Returns false, having done nothing, if the caller
+ * must do the same as stock.
  *
- * The record comes first, and so replay forgives references to what is missing,
- * however far the removal has come when the server crashes.  From the record to the
- * burial, no checkpoint may begin, or it could complete without having seen that
- * there are files to remove whose record will not be replayed.
+ * The record comes first.  So replay forgives references to missing files,
+ * however far the removal has come when the server crashes.  From the record
+ * to the burial, no checkpoint may begin.  It could complete without having
+ * seen that there are files to remove whose record will not be replayed.
  *
- * What replay does not forgive is a relation map whose directory is missing.  When it
- * might meet one, which is rare, there is a checkpoint after all.
+ * Replay does not forgive a relation map whose directory is missing.  In the
+ * rare case that it might meet one, a checkpoint is made after all.
  *
- * From the record on, the directories are gone, on standbys as well.  So we
- * cannot be interrupted until the directories are left to others.  If their
- * removal is not deferred, an interrupt ends the wait, and they are removed all
- * the same.  Then the transaction is rolled back, and leaves an invalid
+ * Once the record is written, the directories are gone, also on standbys.  So
+ * interrupts are held off until they have been left to others.  If their
+ * removal is not deferred, an interrupt ends the wait, and they are still
+ * removed.  Then the transaction is rolled back, and leaves an invalid
  * database, which can only be dropped again, as in stock.
  */
 bool
@@ -339,7 +340,7 @@ LazyDropDropDatabase(Oid dboid)
 		return false;
 	if (ReplayNeedsDirectory())
 	{
-		/* as stock, so that what is wrong with its files is no obstacle */
+		/* As in stock, so that a problem with its files is no obstacle. */
 		DropDatabaseBuffers(dboid);
 		ForgetDatabaseSyncRequests(dboid);
 		RequestCheckpoint(CHECKPOINT_IMMEDIATE | CHECKPOINT_FORCE |
@@ -373,8 +374,8 @@ LazyDropDropDatabase(Oid dboid)
 		DropDatabaseBuffers(dboid);
 
 	/*
-	 * When there is no room for the request, it is not compacted in a
-	 * critical section, which takes memory, but waited for.
+	 * If there is no room for the request, a process in a critical section
+	 * waits, and does not compact the queue, which needs memory.
 	 */
 	START_CRIT_SECTION();
 	ForgetDatabaseSyncRequests(dboid);
@@ -393,7 +394,7 @@ LazyDropDropDatabase(Oid dboid)
 			RESUME_INTERRUPTS();
 			LAZYDROP_INJECTION_POINT("lazydrop-database-forgotten");
 
-			/* The checkpointer takes note, and others close their files. */
+			/* Wait for the checkpointer, and for others to close files. */
 			WaitForAbsorption();
 			WaitForProcSignalBarrier(EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE));
 		}
@@ -407,7 +408,7 @@ LazyDropDropDatabase(Oid dboid)
 }
 
 /*
- * Forget what DROP DATABASE has left when it fails.
+ * Give up the files of a database if DROP DATABASE fails.
  */
 void
 LazyDropDatabaseXactCallback(XactEvent event, void *arg)
@@ -425,7 +426,7 @@ LazyDropDatabaseXactCallback(XactEvent event, void *arg)
  */
 
 /*
- * The directories that a record names.
+ * Return the directories that a record names, as locators.
  */
 static RelFileLocator *
 Locators(Oid dboid, int ntablespaces, const Oid *tablespaces)
@@ -442,12 +443,12 @@ Locators(Oid dboid, int ntablespaces, const Oid *tablespaces)
 }
 
 /*
- * Bury a database in replay, for exactly the tablespaces that the record names: when
- * it comes from ALTER DATABASE SET TABLESPACE, the database lives on in another
- * (rule R4).  Returns false when the caller must drop its buffers as stock does.
+ * Bury a database in replay, in exactly the tablespaces that the record names:
+ * after ALTER DATABASE SET TABLESPACE, the database lives on in another one
+ * (rule R4).  Returns false if the caller must drop its buffers as in stock.
  *
- * "lsn" is the end of the record: the minimum recovery point must be past it before
- * files go (rule R10).
+ * "lsn" is the end of the record.  The minimum recovery point must be past it
+ * before files are removed (rule R10).
  */
 bool
 LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
@@ -478,9 +479,9 @@ LazyDropBuryDatabaseRedo(Oid dboid, int ntablespaces, const Oid *tablespaces,
 }
 
 /*
- * Called in replay of a database's removal when the sync requests have been
- * forgotten, before the barrier.  If the removal of its directories is deferred,
- * leave it and the barrier to others, and return true.
+ * Called in replay of the removal of a database's directories, after their
+ * sync requests have been forgotten and before the barrier.  If the removal is
+ * deferred, leave it and the barrier to other processes, and return true.
  */
 bool
 LazyDropDeferDirectories(Oid dboid, int ntablespaces, const Oid *tablespaces)
@@ -496,7 +497,7 @@ LazyDropDeferDirectories(Oid dboid, int ntablespaces, const Oid *tablespaces)
 }
 
 /*
- * Forget the sync requests for files that a database has in one tablespace.
+ * Forget the sync requests for the files of a database in one tablespace.
  */
 void
 LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
@@ -508,11 +509,11 @@ LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid)
 }
 
 /*
- * In replay of the removal of a database's directories, forget the sync requests
- * for files in them, and for no others (rule R2): stock goes by the database
- * alone, and so forgets to sync files that live on in third tablespaces when a
- * database is moved.  A database that is dropped has no others, and may have very
- * many of these, so then stock's one request does.
+ * In replay of the removal of a database's directories, forget the sync
+ * requests for files in these only (rule R2).  Stock forgets all of the
+ * database's requests, so if it is moved, files that live on in third
+ * tablespaces are not synced.  A dropped database has no other files, and may
+ * have very many directories, so stock's single request is used.
  */
 void
 LazyDropForgetSyncRequests(Oid dboid, int ntablespaces, const Oid *tablespaces)

@@ -1,20 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_filecopy.c
- *	  Replay of copies of databases, and restartpoints after them (rule R17).
+ *	  Replay of database copies, and restartpoints after them (rule R17).
  *
- * The record of a copy (XLOG_DBASE_CREATE_FILE_COPY) names a directory.  A
- * server that crashes replays it again if the last restartpoint is before it,
- * and copies what the directory has then.  So when replay has copied a
- * database, it does not change it before a restartpoint has passed the copy.
- * See doc/upstream/moved-database.md.
+ * The record of a copy (XLOG_DBASE_CREATE_FILE_COPY) only names a directory.
+ * If the server crashes, and its last restartpoint is before the record,
+ * replay copies the directory again, with the contents that it has then.  So
+ * after replay has copied a database, it does not change the database before a
+ * restartpoint has passed the copy.  See doc/upstream/moved-database.md.
  *
- * To make that restartpoint at once and wait for it would be enough, but costs
- * a write of everything that is dirty for each copy.  Most sources do not
- * change soon: they are templates.  So replay asks for a restartpoint, which
- * takes its time, and goes on.  It waits before a record that changes a source.
+ * It would be enough to make that restartpoint at once and wait for it, but
+ * that would write all dirty buffers for each copy.  Most sources do not
+ * change soon, because they are templates.  So replay requests a restartpoint,
+ * which takes its time, and continues.  It waits before a record that changes
+ * a source.
  *
- * All variables are the startup process's own.
+ * All variables are local to the startup process.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -43,7 +44,7 @@
 #include "utils/relmapper.h"
 
 /*
- * A database of which files have been copied.
+ * A database whose files have been copied.
  */
 typedef struct CopiedDatabase
 {
@@ -52,13 +53,13 @@ typedef struct CopiedDatabase
 } CopiedDatabase;
 
 /*
- * Databases that are remembered; usually, they are a few templates.  When the
- * last element is needed, it stands for all databases.
+ * Maximum number of databases to remember.  Usually, these are a few
+ * templates.  If the last element is needed, it stands for all databases.
  */
 #define MAX_COPIED_DATABASES	16
 #define ANY_DATABASE			InvalidOid
 
-/* Replay goes on when this many restartpoints have failed, one each second. */
+/* Replay continues after this many failed restartpoints, one per second. */
 #define MAX_FAILURES			10
 
 int			lazydrop_copied_databases = 0;
@@ -66,13 +67,13 @@ static CopiedDatabase copied[MAX_COPIED_DATABASES];
 
 /*
  * Redo pointers of the last checkpoint from which a restartpoint can be made,
- * and of the last one from which one has been asked for.  Only checkpoints that
- * are replayed while there are copied databases count.
+ * and of the last one from which one has been requested.  Only checkpoints
+ * that are replayed while there are copied databases count.
  */
 static XLogRecPtr possible_redo = InvalidXLogRecPtr;
 static XLogRecPtr requested_redo = InvalidXLogRecPtr;
 
-/* where replay would begin after a crash */
+/* Return where replay would begin after a crash. */
 static XLogRecPtr
 RestartPoint(void)
 {
@@ -84,7 +85,7 @@ RestartPoint(void)
 }
 
 /*
- * Forget copies that end at "redo" or before, and will not be replayed again.
+ * Forget copies that end at or before "redo", which are not replayed again.
  */
 static void
 ForgetCopies(XLogRecPtr redo)
@@ -100,7 +101,7 @@ ForgetCopies(XLogRecPtr redo)
 }
 
 /*
- * Replay has copied files of a database; "end" is the end of the record.
+ * Called when replay of a record that ends at "end" has copied a database.
  *
  * Without archive recovery there is no restartpoint, and the transaction that
  * made the copy has not committed: the primary makes a checkpoint before.
@@ -125,11 +126,11 @@ LazyDropFileCopyReplayed(Oid dboid, XLogRecPtr end)
 }
 
 /*
- * Replay of a checkpoint record, with this redo pointer, has noted that a
- * restartpoint can be made from it.  Ask for that if it is the first one past a
- * copy.  It is not an immediate one.  That would write all dirty buffers while
- * replay reads and writes, and the next copy would wait, in its barrier, for the
- * restartpoint's syncs.
+ * Called when replay of a checkpoint record, with this redo pointer, has noted
+ * that a restartpoint can be made from it.  Requests that if it is the first
+ * one past a copy.  It is not immediate, since that would write all dirty
+ * buffers while replay reads and writes, and the next copy would wait, in its
+ * barrier, for the restartpoint's syncs.
  */
 void
 LazyDropCheckPointReplayed(XLogRecPtr redo)
@@ -155,7 +156,7 @@ LazyDropCheckPointReplayed(XLogRecPtr redo)
 }
 
 /*
- * Whether a commit or an abort drops relations of a database.
+ * Return whether a commit or an abort drops relations of a database.
  */
 static bool
 DropsRelationsOf(XLogReaderState *record, Oid dboid)
@@ -191,11 +192,11 @@ DropsRelationsOf(XLogReaderState *record, Oid dboid)
 }
 
 /*
- * Whether replay of a record may change files of a database.
+ * Return whether replay of a record may change files of a database.
  *
  * A record that changes pages of a relation refers to at least one of its
- * blocks.  The resource managers that are not named here do nothing else to
- * databases.  Those of extensions and of later major versions may do anything.
+ * blocks.  Resource managers that are not handled here do nothing else to
+ * databases.  Those from extensions and later major versions may do anything.
  */
 static bool
 Changes(XLogReaderState *record, Oid dboid)
@@ -239,7 +240,7 @@ Changes(XLogReaderState *record, Oid dboid)
 			break;
 
 		case RM_TBLSPC_ID:
-			/* the directory of any database may be there */
+			/* any database may have a directory there */
 			return info == XLOG_TBLSPC_DROP;
 	}
 	if (OidIsValid(changed) && (dboid == ANY_DATABASE || changed == dboid))
@@ -262,9 +263,9 @@ Changes(XLogReaderState *record, Oid dboid)
  * Wait until a restartpoint has this redo pointer or a later one.  The
  * checkpointer needs nothing that the startup process holds.
  *
- * If restartpoints fail again and again, because of a disk with errors, say,
- * replay goes on, as it does in stock.  A standby that stands still would be of
- * no use for a failover.  The next checkpoint record is the next chance.
+ * If restartpoints fail repeatedly, for example because of disk errors, replay
+ * continues, as in stock.  A standby that does not replay would be useless for
+ * a failover.  The next checkpoint record is the next chance.
  */
 static void
 WaitForRestartPoint(XLogRecPtr redo)
@@ -279,7 +280,7 @@ WaitForRestartPoint(XLogRecPtr redo)
 					LSN_FORMAT_ARGS(redo)),
 			 errdetail("Files of a database have been copied, and must not be copied again when it has changed.")));
 
-	/* A restartpoint that is under way makes haste, too. */
+	/* This also speeds up a restartpoint that is in progress. */
 	RequestCheckpoint(CHECKPOINT_IMMEDIATE);
 	while (RestartPoint() < redo)
 	{
@@ -307,13 +308,14 @@ WaitForRestartPoint(XLogRecPtr redo)
 }
 
 /*
- * Before a record is replayed while there are copied databases: if it changes
- * one of them, wait until replay cannot begin before the copy again (rule R17).
+ * Called before replay of a record while there are copied databases.  If it
+ * changes one, wait until replay cannot begin before the copy again (rule
+ * R17).
  *
  * If no checkpoint record past the copy has been replayed, a restartpoint from
- * the last possible one passes earlier copies of that database.  For this copy
- * there is nothing to wait for: its transaction has not committed, or replay
- * has not been consistent yet.
+ * the last possible one passes earlier copies of that database.  This copy
+ * needs no wait: its transaction has not committed, or replay is not
+ * consistent yet.
  */
 void
 LazyDropBeforeChange(XLogReaderState *record)
@@ -334,9 +336,9 @@ LazyDropBeforeChange(XLogReaderState *record)
 }
 
 /*
- * Recovery ends.  A promoted server makes its first checkpoint while sessions
- * may change any database, so wait as for a change of all of them.  Otherwise a
- * checkpoint comes before any session.
+ * Called at the end of recovery.  A promoted server makes its first checkpoint
+ * while sessions may change any database, so wait as before a change to all of
+ * them.  Otherwise, there is a checkpoint before any session.
  */
 void
 LazyDropEndFileCopies(void)
@@ -351,7 +353,7 @@ LazyDropEndFileCopies(void)
 }
 
 /*
- * The checkpointer has failed to make a checkpoint or a restartpoint.
+ * Called by the checkpointer when a checkpoint or a restartpoint has failed.
  */
 void
 LazyDropCheckPointFailed(void)

@@ -3,10 +3,10 @@
  * lazydrop_hide.c
  *	  Hiding of files, for processes that need their names gone (rule R8).
  *
- * A checkpoint needs the names of dropped files gone (rule R8), as do the end
- * of recovery (R16) and a copy of a database (R10).  They do not remove the
- * files, but hide them: a rename takes some microseconds, for any size.  The
- * names are in lazydrop_paths.c.  The worker removes the files from there,
+ * A checkpoint needs the names of dropped files gone (rule R8), and so do the
+ * end of recovery (R16) and a copy of a database (R10).  They do not remove
+ * the files, but hide them, because a rename takes a few microseconds for any
+ * size.  The names are in lazydrop_paths.c.  The worker removes hidden files,
  * also after the next start.
  *
  * Copyright (c) 2026, LazyDrop developers
@@ -27,12 +27,12 @@
 #include "storage/fd.h"
 #include "storage/lazydrop_internal.h"
 
-/* how often a process reports that it cannot hide files, in nanoseconds */
+/* interval between reports that files cannot be hidden, in nanoseconds */
 #define COMPLAINT_NS			(INT64CONST(60) * 1000 * 1000 * 1000)
 
 /*
- * Leave the name of a file, which has just been hidden, to an empty file.  If
- * that cannot be created, it gets its name back, and is emptied.
+ * Create an empty file under the name of a file that has just been hidden.  If
+ * that fails, give the hidden file its name back, and truncate it.
  */
 static bool
 KeepName(const LazyDropJob *job, const char *path, int *nhidden)
@@ -51,9 +51,9 @@ KeepName(const LazyDropJob *job, const char *path, int *nhidden)
 
 /*
  * Hide the files of a relation's fork, the highest segment first (rule R14).
- * Of a first segment that is to be kept the name is left, empty; while there
- * is none, the entry protects the number.  Other empty files are unlinked.
- * Returns false, with errno, when some could not be hidden.
+ * If the first segment is to be kept, an empty file takes its name; until that
+ * exists, the entry protects the number.  Other empty files are unlinked.
+ * Returns false and sets errno if some could not be hidden.
  */
 static bool
 HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
@@ -70,7 +70,7 @@ HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
 		LazyDropSegmentPath(&path, &first, segno);
 		if (LazyDropFileSize(&path) == 0)
 		{
-			/* There is nothing to be removed slowly. */
+			/* An empty file needs no slow removal. */
 			if (!keep && unlink(path.str) < 0 && errno != ENOENT)
 				return false;
 			continue;
@@ -84,10 +84,10 @@ HideFork(const LazyDropJob *job, ForkNumber forknum, int *nhidden)
 }
 
 /*
- * Hide the files in a directory, which cannot be renamed itself, and remove
- * it.  Returns false, with errno, when that fails.  Nothing is allocated, and
- * no file of fd.c's is used: an error would leave the entry marked.  So the
- * directory changes while it is read, and is read until nothing is found.
+ * Hide the files in a directory that cannot be renamed itself, and remove it.
+ * Returns false and sets errno on failure.  Nothing is allocated, and fd.c is
+ * not used, because an error would leave the entry marked.  So the directory
+ * changes while it is read, and is read until nothing is found.
  */
 static bool
 HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
@@ -109,8 +109,8 @@ HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
 			snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
 
 			/*
-			 * What is no relation's is small, and would be no temporary
-			 * one's.
+			 * Files of no relation are small, and must not get the name of a
+			 * temporary relation's file.  Unlink them.
 			 */
 			if (!isdigit((unsigned char) de->d_name[0]) && unlink(file.str) == 0)
 				continue;
@@ -132,7 +132,7 @@ HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
 }
 
 /*
- * Hide a database's directory.  Returns false, with errno, when that fails.
+ * Hide a database's directory.  Returns false and sets errno on failure.
  */
 static bool
 HideDirectory(const LazyDropJob *job, int *nhidden)
@@ -145,13 +145,13 @@ HideDirectory(const LazyDropJob *job, int *nhidden)
 }
 
 /*
- * Hide the files of an entry: rename them, so that nothing is left under the
- * names that they have had, but an empty first segment.  They are still to be
- * removed, by the worker.
+ * Hide the files of an entry: rename them, so that only an empty first segment
+ * may remain under the original names.  The worker will remove the files.
  *
- * Waits for nothing but the file system, and raises no error.  Returns false
- * when some have their names still, because they could not be renamed (then
- * errno is set) or because another process is hiding them (then it is 0).
+ * Waits only for the file system, and raises no error.  Returns false if files
+ * still have their names, because they cannot be renamed (then errno is set),
+ * or because another process is renaming them or the job is out of date (then
+ * it is 0).
  */
 bool
 LazyDropHideFiles(const LazyDropJob *job)
@@ -166,7 +166,7 @@ LazyDropHideFiles(const LazyDropJob *job)
 
 	/*
 	 * From here on, no other process begins a step.  An interrupt, which a
-	 * message about descriptors might serve, would leave the entry marked.
+	 * message about descriptors might process, would leave the entry marked.
 	 */
 	HOLD_INTERRUPTS();
 	if (!LazyDropBeginHiding(job))
@@ -195,10 +195,10 @@ LazyDropHideFiles(const LazyDropJob *job)
 }
 
 /*
- * Hide the files of an entry, or remove them where that is not possible, which
- * is counted, and reported once a minute.  Returns false when another process
- * is hiding them: the caller looks again later.  The caller wakes the worker
- * after the last one.
+ * Hide the files of an entry, or remove them if that is not possible, which is
+ * counted, and reported once a minute.  Returns false if another process is
+ * hiding them, in which case the caller tries again later.  The caller wakes
+ * the worker after the last entry.
  */
 bool
 LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
@@ -211,13 +211,13 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 		return true;
 	save_errno = errno;
 
-	/* some of them may be hidden by now, and by another process all */
+	/* Some may be hidden by now, or all of them by another process. */
 	if (!LazyDropLookAgain(job, &hiding))
 		return true;
 	if (hiding)
 		return false;
 
-	/* If another process has just hidden some, the others may go, too. */
+	/* If another process has just hidden some, try to hide the others. */
 	if (save_errno == 0)
 	{
 		if (LazyDropHideFiles(job))

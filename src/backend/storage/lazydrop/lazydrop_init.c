@@ -3,9 +3,10 @@
  * lazydrop_init.c
  *	  Settings and shared memory of the lazy drop.
  *
- * The settings are custom ones: their names have a dot, so that a postgresql.conf
- * with them also starts a stock server.  As an extension's, one with a value that is
- * not allowed is warned of when the server starts, and has its default.
+ * The settings are custom ones.  Their names contain a dot, so a
+ * postgresql.conf that has them also starts a stock server.  As with settings
+ * of extensions, an invalid value causes a warning when the server starts, and
+ * the default is used.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -47,8 +48,8 @@ static const struct config_enum_entry scan_resistance_options[] = {
 };
 
 /*
- * Define the settings and register the worker.  Called where libraries of
- * shared_preload_libraries do the same, and after them.
+ * Define the settings and register the worker.  Called after the libraries in
+ * shared_preload_libraries have been loaded, which do the same.
  */
 void
 LazyDropInit(void)
@@ -169,13 +170,13 @@ LazyDropInit(void)
 static int
 NumAnnouncements(void)
 {
-	/* as InitProcGlobal has it, without the dummies of prepared transactions */
+	/* like InitProcGlobal, but without the dummies of prepared transactions */
 	return MaxBackends + NUM_AUXILIARY_PROCS;
 }
 
 /*
- * Powers of two, and so many more than entries that a writer rarely comes upon one that
- * is not empty and not its own.
+ * Return powers of two that exceed the number of entries far enough that a
+ * writer rarely finds an entry of another relation in its bucket.
  */
 static uint32
 NumRelationBuckets(void)
@@ -205,8 +206,8 @@ SetSize(void)
 }
 
 /*
- * Shared memory that is needed, that of the buffer cache's policy and of the advisor
- * included.
+ * Return the size of the shared memory that is needed, including the buffer
+ * cache's policy and the advisor.
  */
 Size
 LazyDropShmemSize(void)
@@ -218,7 +219,7 @@ LazyDropShmemSize(void)
 }
 
 /*
- * Allocate and initialize it, or find it.
+ * Allocate and initialize shared memory, or attach to it.
  */
 void
 LazyDropShmemInit(void)
@@ -241,7 +242,7 @@ LazyDropShmemInit(void)
 	pg_atomic_init_u32(&LazyDropCtl->npending, 0);
 	pg_atomic_init_u32(&LazyDropCtl->nwaiting, 0);
 
-	/* A tranche of our own: a built-in one would move those of extensions. */
+	/* A built-in tranche would change the numbers of extensions' tranches. */
 	LazyDropCtl->tranche_id = LazyDropNewTranche("LazyDrop");
 	LWLockInitialize(&LazyDropCtl->lock, LazyDropCtl->tranche_id);
 
@@ -251,8 +252,8 @@ LazyDropShmemInit(void)
 	dlist_init(&LazyDropCtl->unused);
 
 	/*
-	 * Microseconds since 2000: more than any serial number of an earlier
-	 * start, because there were less than a million drops a second.
+	 * This number of microseconds since 2000 exceeds any serial number of an
+	 * earlier start, because there were less than a million drops a second.
 	 */
 	LazyDropCtl->start_serial = GetCurrentTimestamp();
 	LazyDropCtl->last_serial = LazyDropCtl->start_serial;
@@ -284,7 +285,7 @@ LazyDropShmemInit(void)
 		pg_atomic_init_u64(&announcement->heartbeat, 0);
 	}
 
-	/* here, where no session meets the error if there are none left */
+	/* Do this here, so that no session gets the error if none are left. */
 	LazyDropCtl->wait_event_main = WaitEventExtensionNew("LazyDropMain");
 	LazyDropCtl->wait_event_gather = WaitEventExtensionNew("LazyDropGather");
 	LazyDropCtl->wait_event_throttle = WaitEventExtensionNew("LazyDropThrottle");

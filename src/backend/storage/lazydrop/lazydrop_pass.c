@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_pass.c
- *	  One pass over the buffer headers for everything that is buried.
+ *	  A pass over the buffer headers, for all buried relations and databases.
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
- * visits each header once, invalidates the buffers that belong to one of them,
- * and deletes the entries that had no files when it began.  The others are left to a
- * pass that begins when their files are gone: until then, a buffer may be read in.
- * The worker runs passes; so does a process that cannot wait for it: one about to
- * create storage under a buried name, and a dropper that finds the set full.
+ * visits each header once, invalidates the buffers that belong to an entry,
+ * and deletes the entries that had no files when it began.  Other entries are
+ * left to a pass that begins when their files are gone, because buffers may be
+ * read in until then.  The worker makes passes.  A process that cannot wait
+ * for it does so, too, if it is about to create storage under a buried name,
+ * or is a dropper that finds the set full.
  *
- * Most headers belong to nothing that is buried, and a pass is to cost little more
- * than reading them.  So a header is first compared with a bitmap, small enough for
- * the first-level cache, that has a bit for each buried relfilenumber, hashed,
- * and another one for each buried database.
+ * Most headers do not belong to an entry, and a pass should cost little more
+ * than reading them.  So each header is first compared with a bitmap that has
+ * a bit for each buried relfilenumber, hashed, and is small enough for the
+ * first-level cache.  Another bitmap does the same for buried databases.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -40,37 +41,37 @@
 
 bool		lazydrop_log_passes = false;
 
-/* 8 kB for each bitmap: both stay in a first-level cache of 32 kB. */
+/* Each bitmap has 8 kB, so both stay in a first-level cache of 32 kB. */
 #define FILTER_BITS		16
 #define FILTER_WORDS	(1 << (FILTER_BITS - 6))
 
 /*
- * How often a pass comes back to buffers that are pinned, a millisecond apart.  One
- * that is pinned for longer is left, with its entry, to a later pass, so that others
- * need not wait for it (rules R6 and R7).
+ * Number of times that a pass revisits pinned buffers, a millisecond apart.
+ * If a buffer stays pinned for longer, its entry is left to a later pass, so
+ * that others need not wait for it (rules R6 and R7).
  */
 #define PINNED_ROUNDS		100
 
-/* Of how many of them it keeps account; the entry of another one is left at once. */
+/* Maximum number of these buffers.  The entry of any other is left at once. */
 #define MAX_PINNED			1024
 
-/* Headers, a tenth of a millisecond's, between two looks at whether to stop. */
+/* Number of headers between two checks for a stop, about 0.1 ms. */
 #define HEADERS_PER_CHECK	(16 * 1024)
 
 /*
- * What a pass needs.  Nothing is allocated: a dropper makes one at the end of a
- * transaction.
+ * State of a pass.  Nothing is allocated, because a dropper makes a pass at
+ * the end of a transaction.
  */
 typedef struct PassState
 {
 	uint32		owner;
 	bool		any_database;
 
-	/* buffers to come back to */
+	/* pinned buffers, to be revisited */
 	int			pinned[MAX_PINNED];
 	int			npinned;
 
-	/* whom it is for, and a buffer of such an entry that stays pinned */
+	/* entries that the caller needs, and a buffer of them that stays pinned */
 	LazyDropMatch matches;
 	const void *arg;
 	Buffer		in_the_way;
@@ -79,10 +80,10 @@ typedef struct PassState
 	int64		invalidated;
 	int64		took_us;
 
-	/* entries whose buffers are gone, the first time for each */
+	/* entries that have lost their buffers, if this was their first pass */
 	int			nrelations;
 	int			ndatabases;
-	/* whether anything was done */
+	/* whether any entry has lost its buffers */
 	bool		settled;
 
 	uint64		relation_filter[FILTER_WORDS];
@@ -91,12 +92,12 @@ typedef struct PassState
 
 typedef enum InvalidateResult
 {
-	INVALIDATE_DONE,			/* it is gone, or was not what we look for */
-	INVALIDATE_PINNED,			/* come back */
-	INVALIDATE_GIVEN_UP,		/* pinned, and its entry is marked */
+	INVALIDATE_DONE,			/* gone, or not a buffer of our entries */
+	INVALIDATE_PINNED,			/* to be revisited */
+	INVALIDATE_GIVEN_UP,		/* still pinned, and its entry is marked */
 } InvalidateResult;
 
-/* not on the stack: 20 kB */
+/* 20 kB, so not on the stack */
 static PassState pass_state;
 
 /* multiplicative hashing: the high bits are good */
@@ -123,7 +124,7 @@ FilterHas(const uint64 *filter, Oid value)
 }
 
 /*
- * Tell processes that would take our entries from us that we get on (rule R5).
+ * Note that we make progress, so that no process takes our entries (rule R5).
  */
 static void
 Beat(void)
@@ -133,8 +134,8 @@ Beat(void)
 }
 
 /*
- * Whether a pass waits for pins: not that of a dropper, which would make each drop wait as
- * long as a set is full of what is pinned.
+ * Return whether a pass waits for pins.  A pass of a dropper does not, or else
+ * each drop would wait while the set is full of entries with pinned buffers.
  */
 static bool
 IsPatient(LazyDropMatch matches)
@@ -143,7 +144,7 @@ IsPatient(LazyDropMatch matches)
 }
 
 /*
- * Called for each entry that a pass owns.
+ * Add an entry that a pass owns to its bitmaps.  The lock is held.
  */
 static void
 NoteOwned(const RelFileLocator *locator, void *arg)
@@ -160,15 +161,15 @@ NoteOwned(const RelFileLocator *locator, void *arg)
 }
 
 /*
- * Invalidate one buffer if it belongs to an entry that we own.
+ * Invalidate a buffer if it belongs to an entry that we own.
  *
- * Like bufmgr.c's InvalidateBuffer, but it never waits for a pin or an I/O (rule
- * R7), and it holds the set's lock, in shared mode, so that the entry can neither
- * be deleted nor change hands meanwhile (rule R5).  With "last_try", a buffer that is
- * pinned marks its entry, which then stays.
+ * This is like InvalidateBuffer in bufmgr.c, but never waits for a pin or an
+ * I/O (rule R7).  It holds the set's lock in shared mode, so that the entry
+ * can neither be deleted nor change its owner meanwhile (rule R5).  If
+ * "last_try" is set, a pinned buffer marks its entry, which then stays.
  *
- * As long as a relation has an entry of its own, its buffers are that one's, and not
- * those of its database's entry.
+ * While a relation has an entry of its own, its buffers belong to that entry,
+ * and not to the entry of its database.
  */
 static InvalidateResult
 Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
@@ -232,12 +233,12 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 }
 
 /*
- * Whether a header may belong to something of this pass.
+ * Return whether a header may belong to an entry of this pass.
  *
- * As in DropRelationBuffers, the tag may be read without the header's lock: it
- * may change while we look, but not to one that we care about: a buried relation is
- * read into a buffer only while it has files, and then there is another pass.  A
- * buffer that is not in use has zeroes.
+ * As in DropRelationBuffers, the tag may be read without the header's lock.
+ * It may change while we look, but not to a buried relation: that is read into
+ * a buffer only while it has files, and then another pass follows.  The tag of
+ * an unused buffer contains zeroes.
  */
 static inline bool
 MayBelong(const uint64 *relation_filter, const uint64 *database_filter,
@@ -249,7 +250,7 @@ MayBelong(const uint64 *relation_filter, const uint64 *database_filter,
 }
 
 /*
- * Look at a header that may belong to something of this pass.
+ * Visit a header that may belong to an entry of this pass.
  */
 static void
 VisitHeader(PassState *pass, int buf_id)
@@ -263,9 +264,9 @@ VisitHeader(PassState *pass, int buf_id)
 }
 
 /*
- * Stop in the middle of a pass, if we are asked to.  The worker's SIGTERM handler
- * sets a flag; a fast shutdown must not wait for it.  No other process may
- * leave here: it may be in the middle of a commit.
+ * Stop in the middle of a pass, if requested.  The worker's SIGTERM handler
+ * sets a flag, and a fast shutdown must not wait for the pass.  No other
+ * process may exit here, because it may be in the middle of a commit.
  */
 static void
 CheckForStop(void)
@@ -304,9 +305,10 @@ VisitHeaders(PassState *pass)
 }
 
 /*
- * Come back to buffers that were pinned: by a process that is about to find that
- * there is nothing to write, or by a read.  (The dropper waits for reads itself, by
- * their AIO references, which has them reaped.)  What stays pinned marks its entry.
+ * Revisit buffers that were pinned by a read, or by a process about to find
+ * that it need not write.  (The dropper waits for reads itself, by AIO
+ * reference, which also reaps them.)  Buffers that stay pinned mark their
+ * entries.
  */
 static void
 RevisitPinned(PassState *pass, int rounds)
@@ -320,7 +322,7 @@ RevisitPinned(PassState *pass, int rounds)
 		pass->npinned = 0;
 		for (int i = 0; i < n; i++)
 		{
-			/* overwrites no element that is still to be read */
+			/* This overwrites only elements that have been read. */
 			VisitHeader(pass, pass->pinned[i]);
 		}
 		if (pass->npinned > 0)
@@ -332,7 +334,7 @@ RevisitPinned(PassState *pass, int rounds)
 }
 
 /*
- * Count the pass, before any process can see that what it was for is done.
+ * Count the pass, before any process can see that its entries are done.
  */
 static void
 CountPass(PassState *pass, instr_time began)
@@ -356,18 +358,18 @@ CountPass(PassState *pass, instr_time began)
 static void
 DisownOnError(int code, Datum arg)
 {
-	/* An error does not release locks before we are called; all are ours. */
+	/* An error has not released locks yet.  All that are held are our own. */
 	LWLockReleaseAll();
 	LazyDropDisown(DatumGetUInt32(arg));
 }
 
 /*
- * Invalidate the buffers of every entry that there is something to do for and that
- * has no owner, and of those that LazyDropOwn may take from others.  Returns whether
- * that was done for any entry.
+ * Invalidate the buffers of all entries that need a pass and have no owner,
+ * and of entries that LazyDropOwn may take over.  Returns whether any entry
+ * has lost its buffers.
  *
- * The caller holds no LWLock.  It may hold interrupts.  When it can be
- * interrupted and is, the entries stay, without an owner.  Nothing is allocated.
+ * The caller holds no LWLock.  It may hold off interrupts.  If it does not and
+ * is interrupted, the entries stay, without an owner.  Nothing is allocated.
  */
 bool
 LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
@@ -417,9 +419,9 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 }
 
 /*
- * In replay on a hot standby: if the last pass of this process was for an entry
- * of which a session has a buffer pinned, raise the recovery conflict that replay
- * raises where it needs a cleanup lock, and wait until the pin is gone (rule R7).
+ * In replay on a hot standby, if the last pass of this process was for an
+ * entry of which a session has a buffer pinned, raise the recovery conflict as
+ * replay does for a cleanup lock, and wait until the pin is gone (rule R7).
  * Returns false if there is no such buffer.  The caller holds no LWLock.
  */
 bool

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_paths.c
- *	  Names and sizes of files that are to be removed.
+ *	  Names and sizes of files to be removed.
  *
- * A relation has its segments under their own names, or, once they are hidden,
+ * A relation has segments under their own names or, once they are hidden,
  * under names of temporary files.  A database has a directory in each of its
- * tablespaces, which is hidden as a whole where that is possible.
+ * tablespaces, which is hidden as a whole if possible.
  *
  * A hidden file has one of two names, both in the tablespace in which it was
- * (files of pg_global are in pg_default):
+ * (for files of pg_global, in pg_default):
  *
  *		pgsql_tmp/pgsql_tmp.lazydrop.N.M	a temporary file
  *		0/tN_M					a file of a temporary relation, in the
  *								directory of a database that cannot exist
  *
- * N is the number of the entry's first burial, which no other start of the
- * server has given, and M counts its files.  The second name is for those that
- * cannot be renamed to the first one, because pgsql_tmp is on another file
- * system.  The postmaster of stock removes files with either name when it
- * starts; ours leaves them to the worker (lazydrop_leftover.c).
+ * N is the serial number of the entry's first burial, which no other start of
+ * the server has used, and M counts its files.  The second name is for files
+ * that cannot be renamed to the first one, for example because pgsql_tmp is on
+ * another file system.  Stock's postmaster removes files with either name when
+ * it starts.  Ours leaves them to the worker (lazydrop_leftover.c).
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -42,7 +42,7 @@
 
 #define HIDDEN_PREFIX			PG_TEMP_FILE_PREFIX ".lazydrop."
 
-/* Set the path of a segment, of whose fork "first" is the first one. */
+/* Set the path of a segment of the fork whose first segment is "first". */
 void
 LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first, uint64 segno)
 {
@@ -54,7 +54,7 @@ LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first, uint64 segno)
 }
 
 /*
- * Set the path of the directory in which a tablespace has its databases'.
+ * Set the path of the directory that contains a tablespace's databases.
  */
 void
 LazyDropTablespacePath(LazyDropPath *path, Oid spcoid)
@@ -69,8 +69,8 @@ LazyDropTablespacePath(LazyDropPath *path, Oid spcoid)
 }
 
 /*
- * Set the path of one of the LAZYDROP_HIDDEN_DIRECTORIES directories for
- * hidden files of a tablespace.
+ * Set the path of one of the LAZYDROP_HIDDEN_DIRECTORIES directories that a
+ * tablespace has for hidden files.
  */
 void
 LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which)
@@ -82,8 +82,8 @@ LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which)
 }
 
 /*
- * Set the path that a hidden file has in one of these directories.  A second
- * name keeps the number of the segment, for pg_checksums.
+ * Set the path of a hidden file in one of these directories.  The second name
+ * contains the number of the segment, for pg_checksums.
  */
 static void
 HiddenPath(LazyDropPath *path, const LazyDropJob *job, int n, int which,
@@ -106,7 +106,7 @@ HiddenPath(LazyDropPath *path, const LazyDropJob *job, int n, int which,
 }
 
 /*
- * Return the number of the segment that a file is.
+ * Return the segment number of a file.
  */
 static uint64
 SegmentOf(const char *path)
@@ -117,9 +117,9 @@ SegmentOf(const char *path)
 }
 
 /*
- * Set the path of an entry's nth hidden file, wherever it is.  The number of
- * its segment, if it has a second name, is not known, so it is looked for in
- * the directory.
+ * Set the path of an entry's nth hidden file, in either directory.  If the
+ * file has a second name, its segment number is not known, so the directory is
+ * searched.
  */
 void
 LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n)
@@ -153,8 +153,8 @@ LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n)
 }
 
 /*
- * Whether a hidden file has this name; sets its serial number, and its own
- * number.  No temporary relation has such a large number.
+ * Return whether this is the name of a hidden file.  Sets the serial number
+ * and the file's own number.  No temporary relation has such a large number.
  */
 bool
 LazyDropParseHidden(const char *name, uint64 *serial, int *n)
@@ -175,8 +175,8 @@ LazyDropParseHidden(const char *name, uint64 *serial, int *n)
 }
 
 /*
- * Called where a data directory is synced before recovery.  Returns whether
- * the lazy drop has given the name to a file that it has hidden.
+ * Called when a data directory is synced before recovery.  Returns whether
+ * this is the name of a file that the lazy drop has hidden.
  */
 bool
 LazyDropIsHidden(const char *name)
@@ -188,7 +188,7 @@ LazyDropIsHidden(const char *name)
 }
 
 /*
- * Whether an earlier run of the server has given the name to a hidden file.
+ * Return whether an earlier run of the server has hidden a file of this name.
  */
 bool
 LazyDropIsLeftover(const char *name)
@@ -214,11 +214,10 @@ LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job)
 }
 
 /*
- * Return how many segments a fork has, of which "first" is the first one.  They
- * are numbered without a gap, unless "gaps" says that there may be some; then
- * the number of the last one, plus one.  Something that cannot be looked at is
- * counted, because it may be possible to remove it.  Nothing is allocated, and
- * no file of fd.c's is used.
+ * Return the number of segments of the fork whose first segment is "first".
+ * There are no gaps, unless "gaps" is set; then, return the number of the last
+ * segment plus one.  A segment that cannot be looked up is counted, because it
+ * may be possible to remove it.  Nothing is allocated, and fd.c is not used.
  */
 uint64
 LazyDropCountSegments(const RelPathStr *first, bool gaps)
@@ -276,12 +275,12 @@ LazyDropFileSize(const LazyDropPath *path)
 }
 
 /*
- * Give a file the next name of an entry's hidden ones, or a directory, and
- * count it in "nhidden".  Returns false when that fails, with errno; a file
- * that is not there is no failure, and is not counted.
+ * Rename a file or a directory to the next name for an entry's hidden files,
+ * and count it in "nhidden".  Returns false and sets errno on failure.  A
+ * missing file is not a failure, and is not counted.
  *
- * Its modification time is set to now: a file that is years old would alarm
- * a monitor of temporary files.
+ * The modification time is set to now, because a file that is years old would
+ * alarm a monitor of temporary files.
  */
 bool
 LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
@@ -296,7 +295,7 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 	{
 		/*
 		 * Stock could not remove a directory with the second name.  If both
-		 * fail, report the first error.
+		 * renames fail, report the first error.
 		 */
 		if (which > 0 && (lstat(path, &st) < 0 || S_ISDIR(st.st_mode)))
 			break;
@@ -304,7 +303,7 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 		rc = rename(path, to.str);
 		if (rc < 0 && errno == ENOENT)
 		{
-			/* If the file is missing, make nothing in the tablespace. */
+			/* If the file is missing, create nothing in the tablespace. */
 			if (lstat(path, &st) < 0)
 				return errno == ENOENT;
 			LazyDropHiddenDirectory(&dir, job->locator.spcOid, which);
@@ -325,8 +324,8 @@ LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden)
 }
 
 /*
- * Give a file the name back that it had before LazyDropHideFile, which has
- * hidden it last.  Returns false when that fails.
+ * Give the last file that LazyDropHideFile has hidden its original name back.
+ * Returns false on failure.
  */
 bool
 LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden)
@@ -341,9 +340,9 @@ LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden)
 }
 
 /*
- * Remember how many files a relation has, and how large they are, unless that
- * is known or the entry is another one by now.  A database's directory is not
- * measured.  The caller holds no lock.
+ * Note the number and the total size of a relation's files, unless they are
+ * known or the job is out of date.  A database's directory is not measured.
+ * The caller holds no lock.
  */
 void
 LazyDropMeasure(const LazyDropJob *job)
@@ -377,8 +376,8 @@ LazyDropMeasure(const LazyDropJob *job)
 }
 
 /*
- * The same for all entries, for a process that wants to know what is pending: neither
- * droppers nor replay look at files for that.  The caller holds no LWLock.
+ * Do the same for all entries, for a process that shows them, because neither
+ * droppers nor replay measure files.  The caller holds no LWLock.
  */
 void
 LazyDropMeasureAll(void)

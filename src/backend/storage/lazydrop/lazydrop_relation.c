@@ -3,9 +3,10 @@
  * lazydrop_relation.c
  *	  Relations that are dropped at the end of a transaction.
  *
- * Stock drops the buffers of a relation (DropRelationsAllBuffers) and unlinks its files
- * (smgr_unlink) in two calls, one after the other.  The relations are buried before the
- * first one, which then leaves them out; the second one leaves their files to others.
+ * Stock drops the buffers of a relation (DropRelationsAllBuffers) and unlinks
+ * its files (smgr_unlink) in two consecutive calls.  Relations are buried
+ * before the first call, which then leaves them out.  The second call leaves
+ * their files to other processes.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -29,33 +30,33 @@
 int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
 
 /*
- * With a small pool, a drop of at most so many relations, of at most so many bytes
- * together, is done as stock does it (IsCheapToDrop).
+ * With a small pool, a drop of at most this many relations, with at most this
+ * many bytes in total, is done as in stock (IsCheapToDrop).
  */
 #define SCAN_MAX_RELATIONS		16
 #define SMALL_DROP				(16 * 1024 * 1024)
 
 /*
- * The smallest free space map has three blocks, one for each level.  Only where
- * a segment has less than about as many can it have more segments than the main
- * fork.
+ * The smallest free space map has three blocks, one for each level.  It can
+ * have more segments than the main fork only if a segment has less than about
+ * this many blocks.
  */
 #define MIN_FORK_BLOCKS			16
 
 /*
- * The relations that this process has just buried, sorted, or NULL: for the calls of
- * DropRelationsAllBuffers and, when their files are deferred, smgr_unlink that follow at
- * once.
+ * The relations that this process has just buried, sorted, or NULL.  They are
+ * for the calls of DropRelationsAllBuffers and, if files are deferred,
+ * smgr_unlink that follow immediately.
  */
 static RelFileLocator *just_buried = NULL;
 static int	njust_buried = 0;
 static bool buffers_to_exclude = false;
 static XLogRecPtr just_buried_lsn;
 
-/* how many of them it has not unlinked yet, when their files are deferred */
+/* number of them that have not been unlinked yet, if files are deferred */
 static int	nburying = 0;
 
-/* what LazyDropAllowBurial has said */
+/* set by LazyDropAllowBurial */
 static bool burial_allowed = false;
 static XLogRecPtr allowed_durable;
 
@@ -65,11 +66,11 @@ static XLogRecPtr allowed_durable;
  */
 
 /*
- * Whether to have a drop done as stock does it, because that costs less: a small pool is
- * looked through sooner than a burial is written down, another process woken and its work
- * done, and small files are removed at once.  Looks at each file's size, so not for many.
- * Not in replay, nor when a buffer is pinned: a session may hold a pin for long without a
- * lock that conflicts with the drop (rules R1 and R7).
+ * Return whether to do a drop as in stock because that costs less: scanning a
+ * small pool is faster than recording a burial and having another process do
+ * the work, and small files are removed at once.  Checks each file's size, so
+ * not for many.  Not in replay, nor if a buffer is pinned: a session may hold
+ * a pin for long without a lock that conflicts with the drop (rules R1, R7).
  */
 static bool
 IsCheapToDrop(SMgrRelation *rels, int nrels)
@@ -90,7 +91,7 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
 	if (bytes > SMALL_DROP)
 		return false;
 
-	/* Stock waits for a pin, and so would we; as a hint, without locks. */
+	/* Stock waits for pins.  This is only a hint, so it takes no locks. */
 	for (int i = 0; i < NBuffers; i++)
 	{
 		BufferDesc *buf = GetBufferDescriptor(i);
@@ -108,21 +109,21 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
 }
 
 /*
- * Bury relations that are about to be unlinked, as far as there is room, and
- * remember which for the call of DropRelationsAllBuffers that follows.
+ * Bury relations that are about to be unlinked, if there is room for all, and
+ * remember them for the call of DropRelationsAllBuffers that follows.
  *
- * Only for callers that know that the relations are gone for good: the end of a
- * transaction, COMMIT PREPARED, and their replay (rule R4).  Relations of a
- * backend (temporary ones) are left alone: their number may also be that of a
- * permanent relation.
+ * Only for callers that know that the relations are gone for good: the end of
+ * a transaction, COMMIT or ROLLBACK PREPARED, and their replay (rule R4).
+ * Temporary relations, which belong to a backend, are left alone, because a
+ * permanent relation may have the same number.
  *
- * "durable" is the end of the WAL record that drops them, which has been flushed,
- * or InvalidXLogRecPtr when there is none (rule R9) and in recovery.
+ * "durable" is the end of the WAL record that drops them, which has been
+ * flushed, or InvalidXLogRecPtr if there is none (rule R9) or in recovery.
  *
- * When this returns, no process writes to the files of those relations any
- * more (rule R1), so that the caller may forget their sync requests (rule R2).
- * Nor is a read of them in flight, so that it may remove the files, unless
- * LazyDropDeferUnlink sees to both.
+ * When this returns, no process writes to the files of these relations any
+ * more (rule R1), so the caller may forget their sync requests (rule R2).  Nor
+ * is a read of them in progress, so it may remove the files.  If files are
+ * deferred, LazyDropDeferUnlink takes care of both instead.
  */
 void
 LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
@@ -154,8 +155,8 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	files = LazyDropFilesOfBurial(locators, n, durable);
 
 	/*
-	 * All or none: when one has to be looked for in all of the headers, the
-	 * others cost nothing more, and the set has room for other droppers.
+	 * Bury all or none.  If one of them requires a scan of all headers, the
+	 * others add no cost, and the set has room for other droppers.
 	 */
 	if (!LazyDropAddEntries(locators, n, files, n, durable))
 	{
@@ -178,9 +179,9 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 }
 
 /*
- * Called by COMMIT PREPARED, ROLLBACK PREPARED and replay of commits and aborts before
- * DropRelationFiles, which others may call as well, for relations that live on or that
- * must be gone when it returns (rule R4).  "durable" is that of LazyDropBuryRelations.
+ * Called before DropRelationFiles by COMMIT PREPARED, ROLLBACK PREPARED and
+ * replay of commits and aborts.  Other callers may keep the relations, or need
+ * them gone on return (rule R4).  For "durable", see LazyDropBuryRelations.
  */
 void
 LazyDropAllowBurial(XLogRecPtr durable)
@@ -190,8 +191,8 @@ LazyDropAllowBurial(XLogRecPtr durable)
 }
 
 /*
- * Called by DropRelationFiles: LazyDropBuryRelations, if that has been allowed for this
- * call.
+ * Called by DropRelationFiles.  Calls LazyDropBuryRelations, if that has been
+ * allowed for this call.
  */
 void
 LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels)
@@ -202,10 +203,10 @@ LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels)
 }
 
 /*
- * Take those relations out of an array whose buffers need not be dropped now,
- * because LazyDropBuryRelations has just buried them: all but temporary ones.  Then
- * the array is replaced by another one, which belongs to us; the startup process
- * calls this for ever in one memory context.
+ * Remove relations from an array whose buffers need not be dropped now,
+ * because LazyDropBuryRelations has just buried them: all but temporary ones.
+ * The array is replaced by an array that this function owns and reuses, since
+ * the startup process calls it forever in one memory context.
  */
 void
 LazyDropExcludeBuried(SMgrRelation **rels, int *nrels)
@@ -253,14 +254,14 @@ LazyDropExcludeBuried(SMgrRelation **rels, int *nrels)
  */
 
 /*
- * Forget the sync requests for a relation's files, as mdunlink does.  The
- * zero-length first segment that stays until the next checkpoint, if
- * one does, is asked for here, so that it goes when it does in stock (rule R14).
+ * Forget the sync requests for a relation's files, as mdunlink does.  If the
+ * empty first segment is kept until the next checkpoint, request its removal
+ * here, so that it is removed at the same time as in stock (rule R14).
  *
- * A request for a file that is not there does no harm, so only further segments are
- * looked for; and those of other forks only when the main fork has some, because it
- * is larger than they are by orders of magnitude, and a fork that has been truncated
- * keeps its segments.
+ * A request for a missing file does no harm, so only further segments are
+ * looked for.  In other forks, that is done only if the main fork has some,
+ * because it is larger by orders of magnitude, and a truncated fork keeps its
+ * segments.
  */
 static void
 ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
@@ -292,7 +293,7 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 			}
 			LazyDropRequestForFile(SYNC_FORGET_REQUEST, locator, forknum, segno);
 
-			/* What cannot be looked at may be there, as the removal takes it. */
+			/* The file may exist nevertheless, as the removal assumes. */
 			if (!seen)
 				break;
 		}
@@ -300,13 +301,13 @@ ForgetRelationSyncRequests(const RelFileLocator *locator, bool keep_first)
 }
 
 /*
- * The relations that this process has buried have their sync requests
- * forgotten: let others remove the files.
+ * Let others remove the files of relations that this process has buried, and
+ * whose sync requests it has forgotten.
  *
- * A checkpoint that has begun after our commit record may have looked for
- * files before it could see ours, and a crash would leave them for ever (rule
- * R8).  One that begins from now on sees them.  So the files are hidden before
- * reads are waited for, which may be stuck.
+ * If a checkpoint has begun after our commit record, it may have looked for
+ * files before it could see ours, and a crash would leave them forever (rule
+ * R8).  A checkpoint that begins later sees them.  So hide the files before
+ * waiting for reads, which may be stuck.
  */
 static void
 ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
@@ -330,11 +331,11 @@ ReleaseFiles(const RelFileLocator *locators, int n, bool keep_first,
 }
 
 /*
- * Called where the files of a relation are unlinked that the caller drops.  When
- * this process has just buried it, and the removal of its files is deferred, then
- * see to everything that has to be done before they go, let others remove them,
- * when it is the last one that has been buried with it, and return true.  "isRedo" is
- * that of smgr_unlink.
+ * Called when the files of a dropped relation are unlinked.  If this process
+ * has just buried it and the removal of its files is deferred, do everything
+ * that must be done before they are removed, and return true.  With the last
+ * relation of the burial, let others remove the files of all.  "isRedo" is the
+ * argument of smgr_unlink.
  */
 bool
 LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
@@ -359,7 +360,7 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 }
 
 /*
- * Forget what the end of a transaction has left when it fails.
+ * Reset the state of this file, and give up files, if a transaction aborts.
  */
 void
 LazyDropRelationXactCallback(XactEvent event, void *arg)

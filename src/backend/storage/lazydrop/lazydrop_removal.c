@@ -3,22 +3,22 @@
  * lazydrop_removal.c
  *	  Removal of files (rules R5 and R14).
  *
- * Truncating and unlinking a file of a gigabyte takes a file system some
- * hundred milliseconds.  So the dropper leaves that to the lazy drop worker,
- * which does it in steps and, with lazydrop.removal_rate, slowly.  A process
- * that needs the space, or the entry gone, removes the files itself, at full
- * speed and without waiting for the worker: one that is about to create
- * storage under the name (R3), one that removes a tablespace (R10), or one
- * that finds no space (R15, lazydrop_space.c).
+ * Truncating and unlinking a file of 1 GB takes a file system some hundred
+ * milliseconds.  So the dropper leaves that to the lazy drop worker, which
+ * does it in steps and, with lazydrop.removal_rate, slowly.  A process that
+ * needs the space, or needs the entry gone, removes the files itself, at full
+ * speed and without waiting for the worker.  It may be about to create storage
+ * under the name (R3), or to remove a tablespace (R10), or it has found no
+ * space (R15, lazydrop_space.c).
  *
- * Several processes may work on the same files, so each step tolerates that
- * something is gone already.  What must not happen is that a process sleeps
- * between two steps, the entry is deleted, the name comes back, and the
- * process wakes up and continues (R5).  So an entry is not deleted while a
- * process is in a step, and a step begins with a check that the entry is
- * still the same.  A step is a system call or two (or the hiding of an
- * entry's files); no lock is held over it but that mark, so no other process
- * ever waits for the disk because of it.
+ * Several processes may work on the same files, so each step tolerates that a
+ * file is gone already.  But no process may sleep between two steps while the
+ * entry is deleted and the name is reused, and then wake up and continue (R5).
+ * So an entry is not deleted while a process is in a step, and each step
+ * begins with a check that the entry is still the same.  A step is one or two
+ * system calls, or the hiding of an entry's files.  The entry is marked during
+ * a step, but no lock is held, so no other process ever waits for the disk
+ * because of it.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -46,17 +46,17 @@ int			lazydrop_removal_rate = 0;
  * A file is shrunk in steps, because other processes wait for the file
  * system's journal meanwhile.  The worker chooses the size of a step so that
  * it takes about STEP_TARGET_NS nanoseconds, judging by the last one.  Other
- * processes need the space or the name, and take steps of MAX_STEP_BYTES.
- * Powers of two, and multiples of any block size (rule R14).
+ * processes need the space or the name, and use steps of MAX_STEP_BYTES.  Both
+ * are powers of two, and multiples of any block size (rule R14).
  */
 #define MAX_STEP_BYTES			((uint64) 64 * 1024 * 1024)
 #define STEP_TARGET_NS			INT64CONST(2000000)
 
-/* With lazydrop.removal_rate, a step is at most what goes in so many seconds. */
+/* lazydrop.removal_rate limits a step to the bytes of this many seconds. */
 #define STEP_RATE_SECONDS		0.05
 
 /*
- * When something could not be removed, it is tried again after RETRY_NS, for
+ * If something cannot be removed, try again after RETRY_NS nanoseconds, up to
  * MAX_FAILURES times.
  */
 #define RETRY_NS				INT64CONST(1000000000)
@@ -65,14 +65,14 @@ int			lazydrop_removal_rate = 0;
 /* bytes freed by this process since it began to look for space (rule R15) */
 uint64		lazydrop_freed_bytes = 0;
 
-/* what a step removes, in bytes */
+/* current size of the worker's steps, in bytes */
 static uint64 step_bytes = LAZYDROP_MIN_STEP_BYTES;
 
 /*
- * The level of a message that a file cannot be removed, as in md.c: any
- * process may be here.  A session that only looks for space may hold locks,
- * so its client is not told (LOG_SERVER_ONLY).  0 means no message, where
- * another process finds the same and reports it.
+ * Level of messages that a file cannot be removed, as in md.c, because any
+ * process may report this.  A session that only looks for space may hold
+ * locks, so its client is not told (LOG_SERVER_ONLY).  0 means no message, for
+ * cases in which another process finds and reports the same.
  */
 int			lazydrop_complaint_level = WARNING;
 
@@ -99,8 +99,8 @@ Pause(LazyDropPause pause, uint64 bytes)
 }
 
 /*
- * Truncate a file, unless another process has truncated it further meanwhile.  Returns
- * 0 or errno.
+ * Truncate a file, unless another process has truncated it further.  Returns 0
+ * or errno.
  */
 static int
 Shrink(const char *path, uint64 new_size)
@@ -115,7 +115,7 @@ Shrink(const char *path, uint64 new_size)
 }
 
 /*
- * What the next step removes at most.
+ * Return the maximum number of bytes that the next step removes.
  */
 static uint64
 StepBytes(void)
@@ -128,15 +128,15 @@ StepBytes(void)
 	{
 		uint64		rate = (uint64) (lazydrop_removal_rate * STEP_RATE_SECONDS);
 
-		/* in megabytes, so a multiple of them */
+		/* The rate is in megabytes, so the limit is a multiple of 1 MB. */
 		limit = Min(limit, Max(rate, 1) * LAZYDROP_MIN_STEP_BYTES);
 	}
 	return limit;
 }
 
 /*
- * Choose the size of the next step by what this one took: twice as much when it was short,
- * half of it when it was long.
+ * Choose the size of the next step by the time that this one took: double it
+ * if the time was short, and halve it if it was long.
  */
 static void
 AdaptStep(uint64 bytes, int64 took_ns)
@@ -148,9 +148,9 @@ AdaptStep(uint64 bytes, int64 took_ns)
 }
 
 /*
- * Report that a file or a directory could not be removed, the first and the
- * last time that it is tried.  "format" has a place for the path, and %m for
- * the error.
+ * Report that a file or a directory could not be removed.  Attempts between
+ * the first and the last are reported at DEBUG1.  "format" contains
+ * placeholders for the path and for the error (%m).
  */
 static void
 Complain(const LazyDropJob *job, const char *format, const char *path,
@@ -172,15 +172,14 @@ Complain(const LazyDropJob *job, const char *format, const char *path,
 }
 
 /*
- * Shrink a file to nothing and unlink it, unless it is to be kept.  Others
- * may have it open, which would keep its space from being given back, so it is
- * truncated first, as in md.c.  "size" is its size in bytes; a file of size 0
- * is not truncated.
+ * Truncate a file in steps and, unless "keep" is set, unlink it.  Other
+ * processes may have it open, which would keep its space from being freed, so
+ * it is truncated first, as in md.c.  "size" is its size in bytes; a file of
+ * size 0 is not truncated.
  *
- * Returns false when there is nothing left to do for this job, or when we are
- * to stop.  Sets "failed" when the file is still there and should not be, or
- * has bytes and should have none.  The caller holds no lock; no errors, other
- * than from "pause".
+ * Returns false if nothing is left to do for this job, or to stop.  Sets
+ * "failed" if the file still exists but should not, or has bytes but should be
+ * empty.  The caller holds no lock.  No errors are raised, except by "pause".
  */
 bool
 LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
@@ -217,7 +216,7 @@ LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
 	if (!keep && truncate_errno != ENOENT && unlink(path) < 0)
 		unlink_errno = errno;
 
-	/* A file system that has no space may unlink what it cannot truncate. */
+	/* It may be possible to unlink a file that cannot be truncated. */
 	freed = truncate_errno == 0 ||
 		(truncate_errno != ENOENT && !keep && unlink_errno == 0) ? size : 0;
 	LazyDropCountFreed(freed);
@@ -246,10 +245,10 @@ LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
  */
 
 /*
- * Remove the files of a relation's fork, the highest segment first: stock's
- * replay ascends and stops at the first one that is missing, and so would
- * leave what is behind a gap for ever (rule R14).  As in md.c, an error ends
- * it.  Returns false when we are to stop.
+ * Remove the files of a relation's fork, the highest segment first.  Stock's
+ * replay ascends and stops at the first missing segment, so it would leave
+ * segments behind a gap forever (rule R14).  As in md.c, an error ends the
+ * removal.  Returns false to stop.
  */
 static bool
 RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause,
@@ -274,10 +273,10 @@ RemoveFork(const LazyDropJob *job, ForkNumber forknum, LazyDropPause pause,
 }
 
 /*
- * Return the names in a directory, as paths, in memory of the current
- * context.  It is not safe to remove files while one reads a directory.
- * Returns NIL if there is no directory.  Sets "failed" if it cannot be read,
- * perhaps for lack of memory or descriptors.
+ * Return the names in a directory, as paths, allocated in the current context.
+ * (It is not safe to remove files while reading a directory.)  Returns NIL if
+ * there is no directory.  Sets "failed" if it cannot be read, perhaps for lack
+ * of memory or descriptors.
  */
 static List *
 ReadNames(const LazyDropJob *job, const char *path, bool *failed)
@@ -311,9 +310,9 @@ ReadNames(const LazyDropJob *job, const char *path, bool *failed)
 }
 
 /*
- * Whether a file may be truncated before it is unlinked.  Of a database, and of
- * leftovers, which may be a database's, a file that a link leads to, or that
- * has another name, is left alone, as in rmtree: it may belong to a backup.
+ * Return whether a file may be truncated before it is unlinked.  In a
+ * database, and in leftovers, which may be from one, a file behind a link or
+ * with another name is left alone, as in rmtree: it may belong to a backup.
  */
 bool
 LazyDropMayTruncate(const LazyDropJob *job, const struct stat *st)
@@ -323,8 +322,8 @@ LazyDropMayTruncate(const LazyDropJob *job, const struct stat *st)
 }
 
 /*
- * Remove a database's directory, hidden or not, with all that is in it, as
- * rmtree does.  Returns false when we are to stop.
+ * Remove a database's directory, hidden or not, with all of its contents, as
+ * rmtree does.  Returns false to stop.
  */
 static bool
 RemoveDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause,
@@ -373,7 +372,7 @@ RemoveDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause,
 }
 
 /*
- * Remove a hidden file or directory.  Returns false when we are to stop.
+ * Remove a hidden file or directory.  Returns false to stop.
  */
 static bool
 RemoveHidden(const LazyDropJob *job, const char *path, LazyDropPause pause,
@@ -391,8 +390,8 @@ RemoveHidden(const LazyDropJob *job, const char *path, LazyDropPause pause,
 }
 
 /*
- * Remove what earlier runs of the server have hidden in a tablespace.
- * Returns false when we are to stop.
+ * Remove the files that earlier runs of the server have hidden in a
+ * tablespace.  Returns false to stop.
  */
 static bool
 RemoveLeftovers(const LazyDropJob *job, LazyDropPause pause, bool *failed)
@@ -420,7 +419,7 @@ RemoveLeftovers(const LazyDropJob *job, LazyDropPause pause, bool *failed)
 }
 
 /*
- * Remove a database's directory at once, when that is not deferred.
+ * Remove a database's directory at once, if its removal is not deferred.
  */
 void
 LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid)
@@ -435,7 +434,7 @@ LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid)
 }
 
 /*
- * End the removal of an entry's files: all are gone, or cannot be removed.
+ * Note that the files of an entry are gone or cannot be removed.
  */
 static void
 EndRemoval(const LazyDropJob *job)
@@ -445,14 +444,14 @@ EndRemoval(const LazyDropJob *job)
 }
 
 /*
- * Remove the files of an entry, hidden or not, or what others have left of
- * them, and delete the entry if that was all that was left to do for it.
- * "pause", if it is not NULL, is called between steps.
+ * Remove the files of an entry, hidden or not, that others have not removed
+ * yet.  Delete the entry if nothing else is left to do for it.  "pause", if
+ * not NULL, is called between steps.
  *
- * The caller holds no lock on the set.  No errors, other than from "pause"
- * and, for a directory, when there is no memory; those leave an entry with
- * which others continue.  Something that cannot be removed is reported and
- * tried again later, and does not keep the entry for ever (rule R14).
+ * The caller does not hold the set's lock.  No errors are raised, except by
+ * "pause" and, for a directory, if memory runs out.  After an error, others
+ * can continue with the entry.  If a file cannot be removed, this is reported
+ * and tried again later, and does not keep the entry forever (rule R14).
  */
 void
 LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
@@ -473,7 +472,7 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 	}
 	else if (!job->hidden)
 	{
-		/* The main fork last: its first segment protects the number. */
+		/* Main fork last, because its first segment protects the number. */
 		for (ForkNumber forknum = MAX_FORKNUM; forknum >= 0 && go_on; forknum--)
 			go_on = RemoveFork(job, forknum, pause, &failed);
 	}
@@ -486,7 +485,7 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 	if (!go_on)
 		return;
 
-	/* The second one was made for these files. */
+	/* The second directory was created only for hidden files. */
 	if (job->hidden)
 	{
 		LazyDropHiddenDirectory(&path, job->locator.spcOid, 1);

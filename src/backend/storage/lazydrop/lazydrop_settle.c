@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_settle.c
- *	  Processes that need what is pending gone (rules R3, R10 and R16).
+ *	  Processes that need pending drops completed (rules R3, R10 and R16).
  *
- * Settling an entry means that its buffers are invalidated, its files removed, and it is
- * deleted.  A process that is about to create storage under a pending name settles its
- * entry; others need only the files gone or hidden; and a user may wait for everything.
+ * To settle an entry means to invalidate its buffers, to remove its files, and
+ * to delete it.  A process that is about to create storage under a pending
+ * name settles the entry.  Others only need the files removed or hidden.  A
+ * user may wait until everything that is pending has been settled.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -26,16 +27,16 @@
 #include "storage/procsignal.h"
 
 /*
- * How long a process that is about to create storage under a pending name waits for an
- * owner of its entry that does not get on before it takes the entry (rules R5 and R6).
+ * Time without progress after which a process that is about to create storage
+ * under a pending name takes over its entry (rules R5 and R6).
  */
 #define CREATOR_PATIENCE_MS		1000
 
-/* How many entries that must be gone are looked for at once. */
+/* Number of entries with files that are looked up at once. */
 #define SETTLE_BATCH			100
 
 /* ---------------------------------------------------------------------
- * Which entries
+ * Conditions on entries
  * ---------------------------------------------------------------------
  */
 
@@ -78,7 +79,7 @@ MatchesTablespace(const RelFileLocator *entry, const void *arg)
 }
 
 /* ---------------------------------------------------------------------
- * The work
+ * Settling entries and clearing files
  * ---------------------------------------------------------------------
  */
 
@@ -93,9 +94,10 @@ SettlePause(uint64 bytes)
 }
 
 /*
- * Settle the entries that match, of whichever owner, for a process that is about to create
- * something under their names.  The caller holds no LWLock and is in no critical section; it
- * may have seen ("seen") an entry that matches before.  Returns whether there were any.
+ * Settle all entries that match, even with an owner, for a caller that will
+ * create storage under their names.  It holds no LWLock, is in no critical
+ * section, and has seen a match if "seen" is set.  Returns whether there were
+ * any.
  */
 static bool
 SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
@@ -120,9 +122,9 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		(void) LazyDropAdvanceWaiting();
 
 		/*
-		 * Files are removed by the process that needs them gone, at full
-		 * speed. What matches is found by looking at all entries, so not for
-		 * each anew.
+		 * Remove the files in this process, which needs them gone, at full
+		 * speed.  The search looks at all entries, so it is not repeated for
+		 * each entry.
 		 */
 		njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
@@ -134,8 +136,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		}
 
 		/*
-		 * Wait a while for a pass that is at it.  It may be stuck, and
-		 * waiting for it is never the only way on (rule R6).
+		 * Give a pass that is in progress some time.  It may be stuck, so it
+		 * must not be the only way to make progress (rule R6).
 		 */
 		steal_before = LazyDropNow() - CREATOR_PATIENCE_MS * INT64CONST(1000000);
 
@@ -144,16 +146,16 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		settled = true;
 
 		/*
-		 * What is left after a pass has a buffer that is still pinned, or has
-		 * been taken by another creator: be patient again; in replay, a pin
-		 * is a conflict.  Or its dropper is not through yet, or it waits for
-		 * other processes, or a process is in the middle of a system call on
-		 * a file, or a directory is to be read once more.
+		 * If our pass leaves an entry, a buffer is still pinned or another
+		 * creator has taken it over: be patient again.  In replay, a pin is a
+		 * recovery conflict.  Otherwise, its dropper is not done yet, it
+		 * waits for other processes, a process is in a system call on a file,
+		 * or a directory must be read again.
 		 */
 		if (!can_own || !(LazyDropPass(steal_before, matches, arg) ||
 						  LazyDropConflictWithPin()))
 		{
-			/* our own pass has broadcast, so prepare only now */
+			/* Prepare only now, because our own pass has broadcast. */
 			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 			(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
 											   LazyDropCtl->wait_event_reuse);
@@ -164,9 +166,9 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 
 	/*
 	 * Processes that do not read sinval messages may have a descriptor of the
-	 * old file, and would write what is the new one's into it.  A caller that
-	 * holds interrupts must not wait, because it would wait for itself; there
-	 * is none in core.
+	 * old file, and would write pages of the new one to it.  A caller that
+	 * holds off interrupts must not wait, because it would wait for itself.
+	 * There is no such caller in core.
 	 */
 	if (settled && IsUnderPostmaster)
 	{
@@ -180,9 +182,9 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 }
 
 /*
- * See to it that entries which match, and are not newer than "last_serial", have no files
- * under their own names, or, without "hide", none at all.  Buffers do not matter.  The
- * caller holds no LWLock.
+ * Make sure that no entry that matches and is not newer than "last_serial" has
+ * files under their own names or, unless "hide" is set, any files.  Buffers do
+ * not matter.  The caller holds no LWLock.
  */
 static void
 ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide)
@@ -201,7 +203,7 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 		LazyDropJob jobs[SETTLE_BATCH];
 		int			njobs;
 
-		/* To hide files, which takes no time, is not to wait for others. */
+		/* Hiding takes no time, and must not wait for other processes. */
 		if (!hide)
 			(void) LazyDropAdvanceWaiting();
 		njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
@@ -219,9 +221,9 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 			continue;
 
 		/*
-		 * A dropper is not through yet, or another process is hiding files;
-		 * or a directory could not be read, and is to be removed.  To hide
-		 * one that cannot even be renamed is tried once.
+		 * A dropper is not done yet, another process is hiding files, or a
+		 * directory could not be read and must be removed.  Hiding files that
+		 * cannot even be renamed is tried only once.
 		 */
 		filter.first_serial = 0;
 		if (!LazyDropFilesAreLeft(matches, arg, last_serial, hide))
@@ -236,8 +238,8 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 }
 
 /*
- * Make room in a full set for an entry that is needed, or wait a while for
- * others to make it.  The caller holds no LWLock.
+ * Make room in a full set for an entry that the caller needs, or wait a moment
+ * for others to make room.  The caller holds no LWLock.
  */
 static void
 MakeRoom(void)
@@ -246,7 +248,7 @@ MakeRoom(void)
 					 MatchesAll, NULL))
 		return;
 
-	/* Files, or a process that has stopped within a step, keep it full. */
+	/* The set is full of files, or a process has stopped within a step. */
 	ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, false);
 	ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 	(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
@@ -268,9 +270,9 @@ CountReuseWait(bool waited)
 }
 
 /*
- * Called before storage is created under a name that may be buried, by itself or
- * because its database is in that tablespace.  The caller must not hold an LWLock
- * or interrupts.  Replay calls this for every record that refers to a relation.
+ * Called before storage is created under a name that may be buried, by itself
+ * or with its database.  The caller must not hold an LWLock or hold off
+ * interrupts.  Replay calls this for every record that refers to a relation.
  */
 void
 LazyDropSettleRelation(SMgrRelation reln)
@@ -283,8 +285,8 @@ LazyDropSettleRelation(SMgrRelation reln)
 }
 
 /*
- * Called before a database, or a directory of it, is created: settles every entry of the
- * database, those of its relations included.
+ * Called before a database, or one of its directories, is created.  Settles
+ * all entries of the database, including entries of its relations.
  */
 void
 LazyDropSettleDatabase(Oid dboid)
@@ -294,9 +296,9 @@ LazyDropSettleDatabase(Oid dboid)
 }
 
 /*
- * The same for one directory of a database, before the database is moved there.
- * Its entries in other tablespaces are left alone: a session may have a buffer
- * of them pinned for long.
+ * Called before a database is moved to a tablespace.  Settles its entries
+ * there.  Entries in other tablespaces are left alone, because a session may
+ * keep one of their buffers pinned for a long time.
  */
 void
 LazyDropSettleDirectory(Oid spcoid, Oid dboid)
@@ -308,14 +310,14 @@ LazyDropSettleDirectory(Oid spcoid, Oid dboid)
 }
 
 /*
- * Settle a directory of a database, as LazyDropSettleDirectory does; invalidate
- * the buffers that the database has there whether they are buried or not, and
- * forget the sync requests for its files there (rule R2).
+ * Settle a directory of a database, as LazyDropSettleDirectory does.  Also
+ * invalidate all buffers that the database has there, whether buried or not,
+ * and forget the sync requests for its files there (rule R2).
  *
- * For replay of CREATE DATABASE by file copy, of which relations are not created one
- * by one.  Normally there is nothing of that name, and when there is no directory,
- * there are no pages but those of entries.  But the primary may have crashed with files
- * there that nothing refers to, and a standby has their pages and requests.
+ * Called by replay of CREATE DATABASE by file copy, which does not create
+ * relations one by one.  Normally nothing has that name, and without a
+ * directory, only entries have pages.  But the primary may have crashed with
+ * files there that nothing refers to, whose pages and requests a standby has.
  */
 void
 LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
@@ -344,8 +346,8 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
  */
 
 /*
- * Called before the directories of a database are copied: what has been dropped is not to
- * be copied with the rest (rule R10).
+ * Called before the directories of a database are copied.  Hides its dropped
+ * files, so that they are not copied with the rest (rule R10).
  */
 void
 LazyDropHideDatabase(Oid dboid)
@@ -355,10 +357,10 @@ LazyDropHideDatabase(Oid dboid)
 }
 
 /*
- * Called before a tablespace is dropped: removes the files that are pending in
- * it now, and what earlier runs of the server have hidden there, which the
- * worker may not have found yet.  In replay, "lsn" is the end of the record,
- * and the minimum recovery point is moved past it (rule R10).
+ * Called before a tablespace is dropped.  Removes the files that are pending
+ * in it now, and files that earlier runs of the server have hidden there,
+ * which the worker may not have found yet.  In replay, "lsn" is the end of the
+ * record, and the minimum recovery point is moved past it (rule R10).
  */
 void
 LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
@@ -375,9 +377,9 @@ LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 }
 
 /*
- * Called at the end of recovery, before unlogged relations are reset: hides the files of
- * what is pending, which stays so (rule R16).  Without a worker, there is
- * one pass.
+ * Called at the end of recovery, before unlogged relations are reset.  Hides
+ * the files of all entries, which remain pending (rule R16).  Without a
+ * worker, makes one pass.
  */
 void
 LazyDropEndRecovery(void)
@@ -399,11 +401,11 @@ LazyDropEndRecovery(void)
  */
 
 /*
- * Wait until all that is pending now is done: its buffers are invalidated and its
- * files removed.  The worker is asked not to wait for lazydrop.pass_delay; without one,
- * others may do it (rule R6).  Returns false when "timeout_ms" milliseconds were not
- * enough; less than zero is no limit.  Can be cancelled.  Either way what has been
- * asked of the worker stays asked.
+ * Wait until everything that is pending now is settled.  Requests that the
+ * worker does not wait for lazydrop.pass_delay; without a worker, other
+ * processes may do the work (rule R6).  Returns false after "timeout_ms"
+ * milliseconds; a negative value means no limit.  The wait can be cancelled.
+ * In all cases, the request to the worker stands.
  *
  * The caller holds no LWLock.
  */
@@ -422,7 +424,7 @@ LazyDropDrain(int64 timeout_ms)
 
 	for (;;)
 	{
-		/* before the look, so that what is done after it wakes us */
+		/* Prepare before looking, so that later changes wake us up. */
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 		if (!LazyDropPendingUpTo(last_serial))
 			break;

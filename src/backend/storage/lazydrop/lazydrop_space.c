@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_space.c
- *	  Space in file systems (rule R15).
+ *	  Free space in file systems (rule R15).
  *
- * A drop gives space back a moment later than in stock.  That must not make
- * anything fail.  So files are not left to the worker where a file system has
- * little free space, and a process that finds none removes pending files
- * itself, and tries again.
+ * A drop gives space back a moment later than in stock.  That must not cause
+ * anything to fail.  So files are not left to the worker where a file system
+ * has little free space, and a process that finds no space removes pending
+ * files itself, and tries again.
  *
- * The first is for everything that needs space, also files that no code of
- * ours knows of.  The second is for what happens in between: much is pending
- * when a file system fills up.
+ * The first measure serves everything that needs space, including files that
+ * our code does not know.  The second one serves file systems that fill up
+ * while many drops are pending.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -34,15 +34,15 @@
 int			lazydrop_min_free_space = 1024;
 
 /*
- * The free space that is wanted is at most this part of a file system: a
- * small one would else never have enough.
+ * The required free space is at most this fraction of a file system.
+ * Otherwise, a small one would never have enough.
  */
 #define MIN_FREE_DIVISOR		20
 
-/* How long a process relies on an answer of a file system, in nanoseconds. */
+/* How long a process relies on a file system's answer, in nanoseconds. */
 #define SPACE_CHECK_NS			(INT64CONST(100) * 1000 * 1000)
 
-/* How much a process that finds no space frees before it tries again. */
+/* Bytes that a process without space frees before it tries again. */
 #define FREE_SPACE_BYTES		(64 * 1024 * 1024)
 
 /* ---------------------------------------------------------------------
@@ -51,9 +51,9 @@ int			lazydrop_min_free_space = 1024;
  */
 
 /*
- * Whether the file system of a directory has less free space than
- * lazydrop.min_free_space, or 5 % of its size if that is less.  If it cannot
- * tell, it has enough.  No errors; nothing is allocated.
+ * Return whether the file system of a directory has less free space than
+ * lazydrop.min_free_space, or 5 % of its size if that is less.  If this cannot
+ * be determined, return false.  Raises no error, and allocates nothing.
  */
 bool
 LazyDropDirectoryIsFull(const char *path)
@@ -68,10 +68,10 @@ LazyDropDirectoryIsFull(const char *path)
 }
 
 /*
- * The same for the file system of a tablespace.
+ * Do the same for the file system of a tablespace.
  *
- * It is asked at most ten times a second by each process, because an answer
- * may have to come through a network.
+ * Each process asks it at most ten times a second, because an answer may have
+ * to come over a network.
  */
 bool
 LazyDropSpaceIsShort(Oid spcoid)
@@ -110,9 +110,9 @@ FreeSpacePause(uint64 bytes)
 
 /*
  * Remove files in a directory of an entry, and leave the directory and all
- * else in it to others.  With "leftovers", only what earlier runs of the
- * server have hidden there.  Not with palloc, and not with a file of fd.c's,
- * for which that might close another.
+ * else in it to others.  With "leftovers", remove only files that earlier runs
+ * of the server have hidden there.  Neither calls palloc nor opens a directory
+ * through fd.c, which might close another file for that.
  */
 static void
 FreeDirectory(const LazyDropJob *job, const char *path, bool leftovers)
@@ -146,7 +146,7 @@ FreeDirectory(const LazyDropJob *job, const char *path, bool leftovers)
 }
 
 /*
- * The same for an entry of a database, or of leftovers.
+ * Do the same for an entry of a database, or of leftovers.
  */
 static void
 FreeDirectories(const LazyDropJob *job)
@@ -187,7 +187,7 @@ FreeDirectories(const LazyDropJob *job)
 }
 
 /*
- * Whether the files of an entry are on a device.
+ * Return whether the files of an entry are on a device.
  */
 static bool
 IsOnDevice(const LazyDropJob *job, dev_t device)
@@ -200,24 +200,24 @@ IsOnDevice(const LazyDropJob *job, dev_t device)
 }
 
 /*
- * Called when a write to a file has failed with that errno.  When that means
- * that there is no space, and there may be some now because files have been
- * removed, by us or meanwhile by others, return true: the caller tries again,
- * for as long as that is so, or until it is cancelled (rule R15).  Otherwise
- * errno is as given.  A caller that answers an error with a PANIC is not
- * cancelled: a critical section, and the WAL receiver.
+ * Called when a write to a file has failed with this errno.  If there was no
+ * space, and there may be some now because this process or others have removed
+ * files, return true.  Then the caller tries again, for as long as this is so,
+ * or until it is cancelled (rule R15).  Callers that answer an error with a
+ * PANIC are not cancelled: critical sections and the WAL receiver.  In any
+ * case, errno is set to "error" again.
  *
- * "temp_fd" is the descriptor of a temporary file, with which any user can
- * fill a file system: then only files on the same device are removed.  It is
- * -1 for all others, which may share space with another device.
+ * "temp_fd" is the descriptor of a temporary file, or -1.  With temporary
+ * files, any user can fill a file system, so only files on the same device are
+ * removed.  All other files may share space with another device.
  *
- * The caller may hold locks or be in a critical section: nothing is waited for
- * or sent, palloc is not called, and no error is raised.
+ * The caller may hold locks or be in a critical section: this waits for
+ * nothing, sends nothing, does not call palloc, and raises no error.
  */
 bool
 LazyDropFreeSpace(int error, int temp_fd)
 {
-	/* bytes freed by all processes when this was called last */
+	/* bytes that all processes had freed at the end of the last call */
 	static uint64 last_bytes_freed = 0;
 
 	uint64		bytes_freed;
@@ -235,16 +235,16 @@ LazyDropFreeSpace(int error, int temp_fd)
 		(CritSectionCount > 0 || AmWalReceiverProcess() ||
 		 !(QueryCancelPending || ProcDiePending)))
 	{
-		/* to wait there takes memory */
+		/* Waiting at an injection point allocates memory. */
 		if (CritSectionCount == 0)
 			LAZYDROP_INJECTION_POINT("lazydrop-free-space");
 
-		/* A message about a file must not let us be interrupted. */
+		/* A message about a file must not let interrupts be processed. */
 		HOLD_INTERRUPTS();
 		lazydrop_complaint_level = LOG_SERVER_ONLY;
 		lazydrop_freed_bytes = 0;
 
-		/* until one has something */
+		/* until one frees something */
 		while (lazydrop_freed_bytes == 0 && !LazyDropNothingPending() &&
 			   LazyDropFindOldestJob(&filter, &job))
 		{

@@ -3,8 +3,9 @@
  * lazydrop_truncate.c
  *	  Partial truncation (rule R12).
  *
- * VACUUM, and TRUNCATE of a table made in the same transaction, keep the relation, so that
- * it cannot be buried.  What they know of its size saves the scan all the same.
+ * VACUUM, and TRUNCATE of a table created in the same transaction, keep the
+ * relation, so it cannot be buried.  But they know its size, which saves the
+ * scan.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -19,16 +20,16 @@
 #include "storage/lazydrop_internal.h"
 #include "storage/smgr.h"
 
-/* the truncation under way in this process, for rule R12 */
+/* the truncation in progress in this process, for rule R12 */
 static bool truncating = false;
 static RelFileLocatorBackend truncating_rlocator;
 static BlockNumber truncate_sizes[MAX_FORKNUM + 1];
 
 /*
- * Remember the sizes that the forks of a relation have before it is truncated.
- * The caller has determined them under AccessExclusiveLock, so they are exact,
- * and DropRelationBuffers can look the blocks up when they are few, as it does in
- * recovery.  May be in a critical section.
+ * Remember the sizes of a relation's forks before it is truncated.  The caller
+ * has determined them under AccessExclusiveLock, so they are exact, and
+ * DropRelationBuffers can look up the truncated blocks if they are few, as it
+ * does in recovery.  May be called in a critical section.
  */
 void
 LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum, int nforks,
@@ -46,8 +47,8 @@ LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum, int nforks,
 }
 
 /*
- * The size of a fork of the relation that is being truncated, or
- * InvalidBlockNumber when it is not known.
+ * Return the size of a fork of the relation that is being truncated, or
+ * InvalidBlockNumber if it is not known.
  */
 BlockNumber
 LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum)
@@ -59,7 +60,7 @@ LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum)
 }
 
 /*
- * The buffers have been dropped.
+ * Called when the buffers have been dropped.  Forgets the sizes.
  */
 void
 LazyDropEndTruncate(void)

@@ -3,20 +3,20 @@
  * lazydrop_worker.c
  *	  The lazy drop worker.
  *
- * A background worker that waits until something is buried, removes its files,
- * lets drops gather for lazydrop.pass_delay, and then invalidates the buffers of
- * all of them in one pass.  Files are not kept waiting: a pass is cheaper for
- * many drops, but their removal is not, and their space is wanted.  When files
- * take long to remove, there is a pass before, and another one when they are
- * gone (rule R5).
+ * This background worker waits until something is buried, removes its files,
+ * lets drops gather for lazydrop.pass_delay, and then invalidates the buffers
+ * of all of them in one pass.  Files are not kept waiting: a pass is cheaper
+ * for many drops, but their removal is not, and their space is needed.  If the
+ * removal takes long, one pass is made meanwhile, and another one when the
+ * files are gone (rule R5).
  *
- * It starts with the postmaster, so that it is there in recovery, and is
- * restarted when it ends.  It is no more than a convenience: no process relies
- * on it (rule R6).
+ * The worker starts with the postmaster, so that it is there in recovery, and
+ * is restarted when it exits.  It is only a convenience: no process relies on
+ * it (rule R6).
  *
- * It takes no procsignal slot: it has no descriptor of a relation's file, no
- * snapshot and no transaction, so no barrier or signal concerns it.  It belongs to
- * the process array only so that pg_stat_activity shows what it waits for.
+ * It has no procsignal slot.  It has no descriptor of a relation's file, no
+ * snapshot and no transaction, so no barrier or signal concerns it.  It is in
+ * the process array only so that pg_stat_activity shows its wait events.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -45,53 +45,53 @@
 #include "utils/wait_event.h"
 
 /*
- * How long files are removed before a pass is made meanwhile, and how often to look
- * whether one is needed after that, in milliseconds.
+ * Time after which a removal of files is suspended for a pass, and interval
+ * between checks for another one after that, in milliseconds.
  */
 #define REMOVAL_PATIENCE_MS	10000
 #define LOOK_INTERVAL_MS	20
 
 /*
- * How long a dropper that has not handed over its files yet is waited for, so that one
- * pass does, in milliseconds.
+ * Maximum time to wait for a dropper to hand over its files, so that one pass
+ * is enough, in milliseconds.
  */
 #define RELEASE_PATIENCE_MS	100
 
 /*
- * When to try again to invalidate a buffer that stays pinned: this is doubled as long
- * as passes settle nothing.
+ * Delay before entries with a pinned buffer are tried again, in milliseconds.
+ * It is doubled as long as passes settle nothing.
  */
 #define RETRY_MS			1000
 #define MAX_RETRY_MS		10000
 
-/* When to look again whether the advisor's worker is there, in milliseconds. */
+/* Interval between checks for the advisor's worker, in milliseconds. */
 #define ADVISOR_RETRY_MS	1000
 
 /*
- * How often to look whether an entry that waits for other processes can go on,
- * in milliseconds.  This is doubled after each look, up to MAX_WAITING_MS.
+ * Interval between checks of entries that wait for other processes, in
+ * milliseconds.  It is doubled after each check, up to MAX_WAITING_MS.
  */
 #define WAITING_MS			10
 #define MAX_WAITING_MS		1000
 
-/* Seconds until a worker that has ended is started again. */
+/* Seconds until the worker is restarted after it has exited. */
 #define RESTART_SECONDS		1
 
 int			lazydrop_pass_delay = 1000;
 
-/* when entries with a buffer that stays pinned are tried again */
+/* time of the next pass for entries with a pinned buffer */
 static int64 retry_at = 0;
 static int	retry_ms = RETRY_MS;
 
-/* when a removal looks whether to make a pass */
+/* time at which a removal checks again whether to make a pass */
 static int64 next_look = 0;
 
 /* the tablespace in which files are being removed */
 static Oid	removing_spcoid = InvalidOid;
 
 /*
- * Ask the postmaster for the worker.  Called after extensions have registered
- * theirs, which so have precedence when max_worker_processes is small.
+ * Register the worker.  Called after extensions have registered their workers,
+ * which therefore take precedence if max_worker_processes is small.
  */
 void
 LazyDropRegisterWorker(void)
@@ -109,7 +109,7 @@ LazyDropRegisterWorker(void)
 	snprintf(worker.bgw_type, BGW_MAXLEN, "lazy drop worker");
 	RegisterBackgroundWorker(&worker);
 
-	/* It is not when there are too many of them. */
+	/* Registration fails if there are too many workers. */
 	lazydrop_worker_registered = BackgroundWorkerList.head.next != first;
 }
 
@@ -120,8 +120,8 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * Tell what there is to do.  Returns the milliseconds until that may change, or
- * -1 when nothing is pending.
+ * Find out what there is to do.  Returns the number of milliseconds until this
+ * may change, or -1 if nothing is pending.
  */
 static long
 LookForWork(bool *buffers, bool *files)
@@ -142,8 +142,8 @@ LookForWork(bool *buffers, bool *files)
 		waiting_ms = WAITING_MS;
 
 	/*
-	 * Look at files last: a relation that seems to need a pass because its
-	 * files have just been released must not get one before they are removed.
+	 * Look at files last.  A relation may seem to need a pass because its
+	 * files have just been released.  They must be removed before that pass.
 	 */
 	*buffers = LazyDropFindBuffers(now, lazydrop_pass_delay, RELEASE_PATIENCE_MS,
 								   retry_at, &timeout);
@@ -152,15 +152,15 @@ LookForWork(bool *buffers, bool *files)
 }
 
 /*
- * What has to be done every now and then.
+ * Exit or reload the configuration, if requested.
  */
 static void
 ProcessWorkerInterrupts(void)
 {
 	/*
-	 * Status 1, because the postmaster would not restart us after 0.  While
-	 * there is always something to remove, we do not sleep, and a new
-	 * postmaster must not wait for us.
+	 * Exit with status 1, because the postmaster would not restart us after
+	 * 0.  Check that it is alive, because we do not sleep while there are
+	 * files to remove, and a new postmaster must not wait for us.
 	 */
 	if (ShutdownRequestPending || !PostmasterIsAlive())
 		proc_exit(1);
@@ -172,7 +172,7 @@ ProcessWorkerInterrupts(void)
 }
 
 /*
- * Make a pass over the headers.
+ * Make a pass over the buffer headers.
  */
 static void
 MakePass(void)
@@ -193,8 +193,8 @@ MakePass(void)
 
 /*
  * With lazydrop.removal_rate, hide the files of all entries that are ready.  A
- * backup that copies a file which shrinks slowly would report an error; if it
- * finds the file gone, it does not, as in stock (rule R14).
+ * backup that copies a slowly shrinking file would report an error, but a
+ * missing file is no error, as in stock (rule R14).
  */
 static void
 HideSlowFiles(void)
@@ -210,8 +210,8 @@ HideSlowFiles(void)
 }
 
 /*
- * Called between two steps of a removal: keeps to lazydrop.removal_rate, and makes
- * a pass when the removal takes long.
+ * Called between two steps of a removal.  Enforces lazydrop.removal_rate, and
+ * makes a pass if the removal takes long.
  */
 static bool
 WorkerPause(uint64 bytes)
@@ -222,7 +222,7 @@ WorkerPause(uint64 bytes)
 	Assert(am_lazydrop_worker);
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
 
-	/* Where space is short, it is not slowed down (rule R15). */
+	/* Do not slow down where space is short (rule R15). */
 	if (lazydrop_removal_rate > 0 && !LazyDropSpaceIsShort(removing_spcoid))
 		next_step = Max(next_step, now) +
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
@@ -237,7 +237,7 @@ WorkerPause(uint64 bytes)
 		ProcessWorkerInterrupts();
 		HideSlowFiles();
 
-		/* Not at each of very many small files: looking takes time, too. */
+		/* Do not check at each of many small files, which takes time, too. */
 		if (now >= next_look)
 		{
 			bool		buffers = false;
@@ -261,7 +261,7 @@ WorkerPause(uint64 bytes)
 			next_look = now + pause;
 		}
 
-		/* A new rate takes effect at once, but for the step that it follows. */
+		/* A new rate applies after this wait, but rate 0 applies at once. */
 		if (now >= next_step || lazydrop_removal_rate == 0 ||
 			LazyDropSpaceIsShort(removing_spcoid))
 			return true;
@@ -296,7 +296,7 @@ RemoveFilesOfAll(void)
 }
 
 /*
- * Entry point of the worker.
+ * Main entry point of the worker.
  */
 void
 LazyDropWorkerMain(Datum arg)
@@ -308,7 +308,7 @@ LazyDropWorkerMain(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* a row in pg_stat_activity, without a database or a role */
+	/* Appear in pg_stat_activity, without a database or a role. */
 	InitProcessPhase2();
 	LazyDropShowActivity();
 	pgstat_report_appname("");
@@ -327,11 +327,11 @@ LazyDropWorkerMain(Datum arg)
 		ResetLatch(MyLatch);
 		ProcessWorkerInterrupts();
 
-		/* once, and again as long as there is no room for them in the set */
+		/* Find leftovers once, but try again while the set has no room. */
 		if (!leftovers_found)
 			leftovers_found = LazyDropFindLeftovers();
 
-		/* Files first, so that what has small ones needs one pass only. */
+		/* Files first, so that entries with small files need only one pass. */
 		timeout = LookForWork(&buffers, &files);
 		if (files)
 			RemoveFilesOfAll();

@@ -3,9 +3,10 @@
  * lazydrop_write.c
  *	  Writers of shared buffers, and droppers that wait for them (rule R1).
  *
- * A process that writes a shared buffer announces it and then looks whether the relation
- * is buried.  A dropper puts its entry into the set and then looks at the announcements.
- * With a full fence between the two, one of them sees the other.
+ * A process that writes a shared buffer announces the write, and then checks
+ * whether the relation is buried.  A dropper adds its entry to the set, and
+ * then reads the announcements.  Both issue a full fence in between, so at
+ * least one of them sees the other.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -30,10 +31,10 @@
 #include "storage/aio_internal.h"
 #endif
 
-/* whether the last FlushBuffer of this process did not write */
+/* whether the last FlushBuffer of this process skipped the write */
 static bool write_was_skipped = false;
 
-/* where entries would be that bury the buffer which this process is about to write */
+/* buckets for entries that would bury the buffer that is written next */
 static const int *watched_relation;
 static const int *watched_database;
 
@@ -50,13 +51,13 @@ CountSkippedWrite(void)
 }
 
 /*
- * Whether there is no point in writing a buffer, nor in flushing WAL for it,
- * because its relation is buried.  When it is not now, it may be later on: this
- * only saves the work.
+ * Return whether writing a buffer, and flushing WAL for it, would be useless,
+ * because its relation is buried.  It may still be buried after this; the
+ * check only saves work.
  *
- * The caller has the buffer pinned and its I/O started, and has cleared
- * BM_JUST_DIRTIED, so that it can leave the buffer clean.  It goes on with
- * LazyDropAnnounceWrite for the same buffer.
+ * The caller has pinned the buffer, started its I/O, and cleared
+ * BM_JUST_DIRTIED, so that it can leave the buffer clean.  If this returns
+ * false, it continues with LazyDropAnnounceWrite for the same buffer.
  */
 bool
 LazyDropCanSkipWrite(const BufferTag *tag)
@@ -76,11 +77,11 @@ LazyDropCanSkipWrite(const BufferTag *tag)
 }
 
 /*
- * Announce a write.  Returns true when the relation is buried, and then the
- * caller must not write and nothing is announced.  Otherwise it ends its write,
- * after it has left a sync request, with LazyDropEndWrite.
+ * Announce a write.  Returns true if the relation is buried.  Then nothing is
+ * announced, and the caller must not write.  Otherwise it calls
+ * LazyDropEndWrite after it has written and registered a sync request.
  *
- * Takes no lock, unless an entry shares a bucket with the relation or its database.
+ * Takes no lock, unless an entry is in the bucket of the relation or database.
  */
 bool
 LazyDropAnnounceWrite(const BufferTag *tag)
@@ -99,8 +100,8 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 						(pg_atomic_read_u32(&mine->generation) + 2) | 1);
 
 	/*
-	 * The fence, and only then the buckets.  The other way round, a relation
-	 * buried between the two would find no announcement and be written to.
+	 * The fence comes first.  If the buckets were read before it, a dropper
+	 * in between would miss the announcement, and we would write.
 	 */
 	pg_memory_barrier();
 	LAZYDROP_INJECTION_POINT("lazydrop-announced");
@@ -115,8 +116,8 @@ LazyDropAnnounceWrite(const BufferTag *tag)
 }
 
 /*
- * End the announcement of a write, if there is one.  Also called when the write
- * has failed.
+ * End the announcement of a write, if there is one.  Also called after a
+ * failed write.
  */
 void
 LazyDropEndWrite(void)
@@ -134,9 +135,9 @@ LazyDropEndWrite(void)
 }
 
 /*
- * Whether the last buffer that this process flushed was not written because its
- * relation is buried: then it is no part of any budget, and there is nothing to
- * write back.  Tells it once.
+ * Return whether the last buffer flushed by this process was not written
+ * because its relation is buried.  Then it is not charged to any budget, and
+ * there is nothing to write back.  The next call returns false.
  */
 bool
 LazyDropWriteWasSkipped(void)
@@ -153,9 +154,9 @@ LazyDropWriteWasSkipped(void)
  */
 
 /*
- * Sleep in a loop that waits for another process, which may have been killed: without a
- * postmaster, the server does not restart for that, so exit.  A transaction that is over
- * must not be aborted on the way out.
+ * Sleep in a loop that waits for another process.  It may have been killed,
+ * and without a postmaster, the server does not restart after that, so exit.
+ * A transaction that has ended must not be aborted on exit.
  */
 void
 LazyDropSleepForOther(long microseconds)
@@ -170,17 +171,17 @@ LazyDropSleepForOther(long microseconds)
 }
 
 /*
- * Wait until no process writes a buffer of the buried identities any more that
+ * Wait until no process writes a buffer of the buried identities that
  * announced the write before it could see the burial (rule R1).
  *
- * A writer stores its announcement and then, after a full fence, looks into the
- * set; we have put our entry into the set and then, after a full fence, read the
- * announcements.  So either it sees the entry or we see the announcement.  An
- * announcement that changes while we read it is that of a process that has begun
- * another write since then, and therefore sees the entry.
+ * A writer stores its announcement, issues a full fence, and looks into the
+ * set.  We have added our entry to the set, issue a full fence, and read the
+ * announcements.  So either it sees the entry, or we see the announcement.  If
+ * an announcement changes while we read it, its process has begun another
+ * write since then, and therefore sees the entry.
  *
- * Our own announcement is left out: we may be called from an error callback of
- * our own write.
+ * Our own announcement is left out, because an error callback during our own
+ * write may have called us.
  */
 void
 LazyDropWaitForWriters(const RelFileLocator *sorted, int n)
@@ -207,7 +208,7 @@ LazyDropWaitForWriters(const RelFileLocator *sorted, int n)
 			continue;
 
 		/*
-		 * A write takes some microseconds, but the disk may be slow.  Stock
+		 * A write takes a few microseconds, unless the disk is slow.  Stock
 		 * waits for the same write, in WaitIO.
 		 */
 		while (pg_atomic_read_u32(&them->generation) == generation)
@@ -221,14 +222,14 @@ LazyDropWaitForWriters(const RelFileLocator *sorted, int n)
 }
 
 /*
- * Wait until no asynchronous read of the buried identities is in flight (rule
- * R1).  A scan that was cancelled leaves them, and stock would find them on the
- * buffers; after this the files may go.
+ * Wait until no asynchronous read of the buried identities is in progress
+ * (rule R1).  A scan that was cancelled leaves such reads behind, and stock
+ * would find them on the buffers.  After this, the files may be removed.
  *
- * A read that was started under a lock which conflicted with ours, and which has
- * been released, is in its process's list of IOs in flight by now.  What is read
- * without such a lock later is dealt with by the last pass (rule R5).  That
- * list's length tells cheaply that there is nothing to look at.
+ * If a read was started under a lock that conflicted with ours and has been
+ * released, it is in its process's list of IOs in flight by now.  The last
+ * pass deals with pages that are read later without such a lock (rule R5).
+ * The length of the list is a cheap way to see that there is nothing to check.
  */
 #ifdef LAZYDROP_HAVE_AIO
 void
@@ -290,12 +291,12 @@ LazyDropWaitForReads(const RelFileLocator *sorted, int n)
 void
 LazyDropWaitForReads(const RelFileLocator *sorted, int n)
 {
-	/* A process that reads has the buffer pinned, and R5's last pass comes. */
+	/* A buffer is pinned while it is read, and rule R5's last pass follows. */
 }
 #endif
 
 /*
- * Both.
+ * Wait for both writes and reads.
  */
 void
 LazyDropWaitForIO(const RelFileLocator *sorted, int n)

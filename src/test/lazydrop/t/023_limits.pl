@@ -102,6 +102,10 @@ is( $after->{deferred_databases},
 is( $after->{sync_fallbacks},
 	$before->{sync_fallbacks} + 1,
 	'but dropped at once');
+like(
+	slurp_file($node->logfile),
+	qr/drop of \d+ relations or databases was not deferred, because too many are pending/,
+	'which the log tells');
 is_intact('a large database');
 
 # --- a directory that has been lost ------------------------------------------------------
@@ -121,6 +125,14 @@ isnt($status, 0, 'a checkpoint cannot write to a directory that is lost');
 my $offset = -s $node->logfile;
 $node->safe_psql('postgres', 'DROP DATABASE d');
 is_intact('a lost directory');
+
+# If all are lost, there is nothing to remove.
+$node->safe_psql('postgres', 'CREATE DATABASE d');
+rmtree( $node->data_dir . '/base/'
+	  . $node->safe_psql('postgres',
+		q{SELECT oid FROM pg_database WHERE datname = 'd'}));
+$node->safe_psql('postgres', 'DROP DATABASE d');
+is_intact('no directory is left');
 
 # --- a worker that is stopped -----------------------------------------------------
 
@@ -196,6 +208,10 @@ create_tables(5);
 drop_tables(5);
 is(stats($node)->{pending_relations}, 0, 'drops are done at once');
 is(stats($node)->{sync_fallbacks}, 5, 'which the counters tell');
+like(
+	slurp_file($node->logfile),
+	qr/drop of 5 relations or databases was not deferred, because there is no lazy drop worker/,
+	'and the log');
 $node->safe_psql('postgres',
 	"CREATE TEMPORARY TABLE t AS SELECT 1 AS a;\nDROP TABLE t");
 is(stats($node)->{sync_fallbacks}, 5, 'and not of temporary tables');

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop.h
- *	  The door through which the rest of the server calls the lazy drop.
+ *	  Functions of the lazy drop that the rest of the server calls.
  *
- * See src/backend/storage/lazydrop/README.  Each function says there and in
- * its comment which of the rules R1-R17 it keeps.
+ * See src/backend/storage/lazydrop/README, which has the rules R1-R17 that
+ * comments cite.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -22,10 +22,10 @@
 struct buftag;
 struct XLogReaderState;
 
-/* where "postgres --help" sends reports; that of a fork's fault is not upstream's */
+/* "postgres --help" asks for bug reports, which must not be sent to upstream. */
 #define LAZYDROP_BUGREPORT "LazyDrop's issue tracker"
 
-/* start-up: settings and worker, then shared memory */
+/* startup: settings and worker, then shared memory */
 extern void LazyDropInit(void);
 extern Size LazyDropShmemSize(void);
 extern void LazyDropShmemInit(void);
@@ -63,7 +63,7 @@ extern bool LazyDropRelationIsPending(RelFileLocatorBackend rlocator);
 extern bool LazyDropDatabaseIsPending(Oid dboid);
 extern void LazyDropInvalidateDatabase(Oid spcoid, Oid dboid);
 
-/* replay of file copies, and what follows it */
+/* replay of file copies, and of later records */
 extern PGDLLIMPORT int lazydrop_copied_databases;
 extern void LazyDropFileCopyReplayed(Oid dboid, XLogRecPtr end);
 extern void LazyDropCheckPointReplayed(XLogRecPtr redo);
@@ -71,7 +71,7 @@ extern void LazyDropBeforeChange(struct XLogReaderState *record);
 extern void LazyDropEndFileCopies(void);
 extern void LazyDropCheckPointFailed(void);
 
-/* called before each record is replayed */
+/* Called before each record is replayed. */
 static inline void
 LazyDropBeforeReplay(struct XLogReaderState *record)
 {
@@ -79,7 +79,7 @@ LazyDropBeforeReplay(struct XLogReaderState *record)
 		LazyDropBeforeChange(record);
 }
 
-/* processes that need the files gone, or their space */
+/* processes that need files removed, or space */
 extern void LazyDropCheckPoint(int flags);
 extern void LazyDropHideDatabase(Oid dboid);
 extern void LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn);
@@ -87,14 +87,14 @@ extern void LazyDropEndRecovery(void);
 extern bool LazyDropDrain(int64 timeout_ms);
 extern bool LazyDropFreeSpace(int error, int temp_fd);
 
-/* the postmaster and recovery, which remove or sync files when they start */
+/* removal of temporary files and sync of the data directory, at startup */
 extern bool LazyDropIsHidden(const char *name);
 extern bool LazyDropLeavesToWorker(const char *dir, const char *name);
 
-/* the checkpointer, when it has taken note of what was sent to it */
+/* the checkpointer, after it has absorbed sync requests */
 extern void LazyDropRequestsAbsorbed(void);
 
-/* procsignal.c: the last barrier in which all processes have taken part */
+/* procsignal.c: last barrier that all processes have absorbed */
 extern uint64 LazyDropBarrierTaken(void);
 
 /* partial truncation */

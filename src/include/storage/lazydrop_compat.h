@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_compat.h
- *	  What differs between PostgreSQL 17, 18 and 19.
+ *	  Differences between PostgreSQL 17, 18 and 19.
  *
- * The code is written for 18.  No other file looks at the version, but for whole
- * functions about something that a major does not have (LAZYDROP_HAVE_AIO).
+ * The code is written for 18.  No other file depends on the version, except for
+ * whole functions about a feature that a major version lacks
+ * (LAZYDROP_HAVE_AIO).
  *
- * What another major lacks is defined as 18 has it.  What it has, but in another way,
- * has a name of ours for all of them: PostgreSQL's own files see this header, too.
+ * If another major version lacks a definition, it is made here as in 18.  If the
+ * definition differs, there is a name with our prefix for all versions, because
+ * PostgreSQL's own files include this header, too.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -48,19 +50,19 @@
 #define CHECKPOINT_IMMEDIATE CHECKPOINT_FAST
 #endif
 
-/* Injection points have an argument since 18; none of ours uses it. */
+/* Injection points have an argument in 18 and later, which we do not use. */
 #if PG_VERSION_NUM < 180000
 #define LAZYDROP_INJECTION_POINT(name) INJECTION_POINT(name)
 #else
 #define LAZYDROP_INJECTION_POINT(name) INJECTION_POINT(name, NULL)
 #endif
 
-/* On 17 all reads are synchronous: there is none to wait for (rule R1). */
+/* In 17, all reads are synchronous, so nobody waits for them (rule R1). */
 #if PG_VERSION_NUM >= 180000
 #define LAZYDROP_HAVE_AIO
 #endif
 
-/* Pages read, in what pg_stat_io has: 17 counts these, and 18 bytes. */
+/* Pages read, from pg_stat_io: 17 counts pages, and 18 bytes. */
 #if PG_VERSION_NUM < 180000
 #define LazyDropPagesRead(stats, object, context) \
 	((stats)->counts[object][context][IOOP_READ])
@@ -69,7 +71,7 @@
 	((stats)->bytes[object][context][IOOP_READ] / BLCKSZ)
 #endif
 
-/* What the ring of a bulk read has beyond 256 kB: since 18, room for reading ahead. */
+/* Size of a bulk read's ring beyond 256 kB: 18 and later read ahead. */
 #if PG_VERSION_NUM < 180000
 #define LazyDropRingReadAhead() 0
 #else
@@ -82,8 +84,8 @@
  */
 
 /*
- * The path of a relation's fork.  That of 17 is palloc'd, which a process that looks for
- * space in a critical section may not do (rule R15).
+ * Path of a relation's fork.  17 allocates it with palloc, which a process that
+ * looks for space in a critical section may not do (rule R15).
  */
 #if PG_VERSION_NUM < 180000
 typedef struct RelPathStr
@@ -126,7 +128,7 @@ LazyDropRelPath(RelFileLocatorBackend rlocator, ForkNumber forknum)
 #define LazyDropRelPath(rlocator, forknum) relpath(rlocator, forknum)
 #endif
 
-/* the same of a relation that is not a temporary one */
+/* the same for a permanent relation */
 static inline RelPathStr
 LazyDropRelPathPerm(RelFileLocator locator, ForkNumber forknum)
 {
@@ -141,8 +143,8 @@ LazyDropRelPathPerm(RelFileLocator locator, ForkNumber forknum)
  */
 
 /*
- * The state of a buffer header.  In a variable that is too small for it, the upper half
- * would be lost without a word.
+ * Type of a buffer header's state.  A smaller type would silently lose the upper
+ * half.
  */
 #if PG_VERSION_NUM < 190000
 typedef uint32 LazyDropBufState;
@@ -177,9 +179,9 @@ LazyDropExchangeBufState(BufferDesc *buf, LazyDropBufState *expected,
 }
 
 /*
- * Unlock a header, and write its state, of which the caller has changed flags and the
- * usage count at most; "old" is what LockBufHdr has returned.  Up to 18, UnlockBufHdr
- * writes the state that it is given.  That of 19 writes none.
+ * Unlock a header and write its state, in which the caller has changed only
+ * flags and the usage count.  "old" is the state that LockBufHdr has returned.
+ * Up to 18, UnlockBufHdr writes the given state.  In 19, it writes none.
  */
 #if PG_VERSION_NUM < 190000
 #define LAZYDROP_UNLOCK_TYPE void (BufferDesc *, uint32)
@@ -197,13 +199,13 @@ LazyDropUnlockBufHdr(BufferDesc *buf, LazyDropBufState old, LazyDropBufState sta
 #if PG_VERSION_NUM < 190000
 	UnlockBufHdr(buf, state);
 #else
-	/* others may take or release content locks meanwhile */
+	/* Other processes may take or release content locks meanwhile. */
 	UnlockBufHdrExt(buf, old, state & ~old, old & ~state, 0);
 #endif
 }
 
 /*
- * Free buffers.  19 has no list of them: the clock sweep finds them.
+ * Make a buffer available.  19 has no freelist; the clock sweep finds it.
  */
 #if PG_VERSION_NUM < 190000
 #define LazyDropFreeBuffer(buf) StrategyFreeBuffer(buf)
@@ -219,7 +221,8 @@ LazyDropUnlockBufHdr(BufferDesc *buf, LazyDropBufState old, LazyDropBufState sta
  */
 
 /*
- * Take a tranche of LWLocks, or name one that another process has taken.
+ * Allocate an LWLock tranche, or name a tranche that another process has
+ * allocated.
  */
 static inline int
 LazyDropNewTranche(const char *name)
@@ -267,7 +270,7 @@ LazyDropShowActivity(void)
 {
 	pgstat_beinit();
 #if PG_VERSION_NUM < 180000
-	/* It wants a role, which is none of a worker without a database. */
+	/* It requires a role, which a worker without a database does not have. */
 	InitializeSessionUserIdStandalone();
 	pgstat_bestart();
 	PGSTAT_BEGIN_WRITE_ACTIVITY(MyBEEntry);

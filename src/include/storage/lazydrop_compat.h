@@ -11,7 +11,9 @@
  * definition differs, there is a name with our prefix for all versions, because
  * PostgreSQL's own files include this header, too.
  *
- * Copyright (c) 2026, LazyDrop developers
+ * Portions Copyright (c) 2026, LazyDrop developers
+ * Portions Copyright (c) 1996-2025, PostgreSQL Global Development Group
+ * Portions Copyright (c) 1994, Regents of the University of California
  *
  * src/include/storage/lazydrop_compat.h
  *

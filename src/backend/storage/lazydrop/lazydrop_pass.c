@@ -16,7 +16,9 @@
  * a bit for each buried relfilenumber, hashed, and is small enough for the
  * first-level cache.  Another bitmap does the same for buried databases.
  *
- * Copyright (c) 2026, LazyDrop developers
+ * Portions Copyright (c) 2026, LazyDrop developers
+ * Portions Copyright (c) 1996-2025, PostgreSQL Global Development Group
+ * Portions Copyright (c) 1994, Regents of the University of California
  *
  * IDENTIFICATION
  *	  src/backend/storage/lazydrop/lazydrop_pass.c

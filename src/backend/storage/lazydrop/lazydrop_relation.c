@@ -44,21 +44,32 @@ int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
 #define MIN_FORK_BLOCKS			16
 
 /*
- * The relations that this process has just buried, sorted, or NULL.  They are
- * for the calls of DropRelationsAllBuffers and, if files are deferred,
- * smgr_unlink that follow immediately.
+ * The drop under way in this process.  It extends over several calls that
+ * follow each other immediately: LazyDropAllowBurial, LazyDropBuryRelations,
+ * DropRelationsAllBuffers and, if files are deferred, smgr_unlink for each
+ * relation.
  */
-static RelFileLocator *just_buried = NULL;
-static int	njust_buried = 0;
-static bool buffers_to_exclude = false;
-static XLogRecPtr just_buried_lsn;
+typedef struct Burial
+{
+	/* LazyDropAllowBurial has been called, with this position. */
+	bool		allowed;
+	XLogRecPtr	allowed_durable;
 
-/* number of them that have not been unlinked yet, if files are deferred */
-static int	nburying = 0;
+	/* Relations that have just been buried, sorted, or NULL. */
+	RelFileLocator *relations;
+	int			nrelations;
 
-/* set by LazyDropAllowBurial */
-static bool burial_allowed = false;
-static XLogRecPtr allowed_durable;
+	/* End of the WAL record that drops them, or invalid. */
+	XLogRecPtr	durable;
+
+	/* DropRelationsAllBuffers has not been called yet. */
+	bool		exclude;
+
+	/* Number of relations that have not been unlinked yet, if deferred. */
+	int			nleft;
+} Burial;
+
+static Burial burial;
 
 /* ---------------------------------------------------------------------
  * Burial
@@ -132,9 +143,9 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	LazyDropFiles files;
 	int			n = 0;
 
-	Assert(nburying == 0);
-	just_buried = NULL;
-	buffers_to_exclude = false;
+	Assert(burial.nleft == 0);
+	burial.relations = NULL;
+	burial.exclude = false;
 
 	for (int i = 0; i < nrels; i++)
 	{
@@ -166,16 +177,16 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	}
 	LazyDropCount(LAZYDROP_DEFERRED_RELATIONS, n);
 	if (files != LAZYDROP_FILES_NONE)
-		nburying = n;
+		burial.nleft = n;
 
 	qsort(locators, n, sizeof(RelFileLocator), LazyDropCompareLocators);
 	LazyDropWaitForWriters(locators, n);
 	if (files == LAZYDROP_FILES_NONE)
 		LazyDropWaitForReads(locators, n);
-	just_buried = locators;
-	njust_buried = n;
-	just_buried_lsn = durable;
-	buffers_to_exclude = true;
+	burial.relations = locators;
+	burial.nrelations = n;
+	burial.durable = durable;
+	burial.exclude = true;
 }
 
 /*
@@ -186,8 +197,8 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 void
 LazyDropAllowBurial(XLogRecPtr durable)
 {
-	burial_allowed = true;
-	allowed_durable = durable;
+	burial.allowed = true;
+	burial.allowed_durable = durable;
 }
 
 /*
@@ -197,9 +208,9 @@ LazyDropAllowBurial(XLogRecPtr durable)
 void
 LazyDropBuryIfAllowed(SMgrRelation *rels, int nrels)
 {
-	if (burial_allowed)
-		LazyDropBuryRelations(rels, nrels, allowed_durable);
-	burial_allowed = false;
+	if (burial.allowed)
+		LazyDropBuryRelations(rels, nrels, burial.allowed_durable);
+	burial.allowed = false;
 }
 
 /*
@@ -215,17 +226,17 @@ LazyDropExcludeBuried(SMgrRelation **rels, int *nrels)
 	static int	max_rest = 0;
 	int			nrest = 0;
 
-	if (!buffers_to_exclude)
+	if (!burial.exclude)
 		return;
-	Assert(just_buried != NULL);
-	buffers_to_exclude = false;
+	Assert(burial.relations != NULL);
+	burial.exclude = false;
 
 	for (int i = 0; i < *nrels; i++)
 	{
 		SMgrRelation rel = (*rels)[i];
 
 		if (!RelFileLocatorBackendIsTemp(rel->smgr_rlocator) &&
-			LazyDropIsAmong(&rel->smgr_rlocator.locator, just_buried, njust_buried))
+			LazyDropIsAmong(&rel->smgr_rlocator.locator, burial.relations, burial.nrelations))
 			continue;
 		if (nrest == max_rest)
 		{
@@ -241,10 +252,10 @@ LazyDropExcludeBuried(SMgrRelation **rels, int *nrels)
 	}
 	*rels = rest;
 	*nrels = nrest;
-	if (nburying == 0)
+	if (burial.nleft == 0)
 	{
-		pfree(just_buried);
-		just_buried = NULL;
+		pfree(burial.relations);
+		burial.relations = NULL;
 	}
 }
 
@@ -342,18 +353,18 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 {
 	bool		keep_first = !isRedo && !IsBinaryUpgrade;
 
-	if (just_buried == NULL || RelFileLocatorBackendIsTemp(rlocator) ||
-		!LazyDropIsAmong(&rlocator.locator, just_buried, njust_buried))
+	if (burial.relations == NULL || RelFileLocatorBackendIsTemp(rlocator) ||
+		!LazyDropIsAmong(&rlocator.locator, burial.relations, burial.nrelations))
 		return false;
 
-	Assert(nburying > 0);
+	Assert(burial.nleft > 0);
 	ForgetRelationSyncRequests(&rlocator.locator, keep_first);
 	LAZYDROP_INJECTION_POINT("lazydrop-forgotten");
-	if (--nburying == 0)
+	if (--burial.nleft == 0)
 	{
-		ReleaseFiles(just_buried, njust_buried, keep_first, just_buried_lsn);
-		pfree(just_buried);
-		just_buried = NULL;
+		ReleaseFiles(burial.relations, burial.nrelations, keep_first, burial.durable);
+		pfree(burial.relations);
+		burial.relations = NULL;
 		LAZYDROP_INJECTION_POINT("lazydrop-ready");
 	}
 	return true;
@@ -367,10 +378,8 @@ LazyDropRelationXactCallback(XactEvent event, void *arg)
 {
 	if (event != XACT_EVENT_ABORT)
 		return;
-	just_buried = NULL;
-	buffers_to_exclude = false;
-	burial_allowed = false;
-	if (nburying > 0)
+	if (burial.nleft > 0)
 		LazyDropGiveUpFiles();
-	nburying = 0;
+	memset(&burial, 0, sizeof(burial));
+	LazyDropEndTruncate();
 }

@@ -20,10 +20,15 @@
 #include "storage/lazydrop_internal.h"
 #include "storage/smgr.h"
 
-/* the truncation in progress in this process, for rule R12 */
-static bool truncating = false;
-static RelFileLocatorBackend truncating_rlocator;
-static BlockNumber truncate_sizes[MAX_FORKNUM + 1];
+/*
+ * The truncation in progress in this process.
+ */
+static struct
+{
+	bool		active;
+	RelFileLocatorBackend rlocator;
+	BlockNumber sizes[MAX_FORKNUM + 1];
+}			truncation;
 
 /*
  * Remember the sizes of a relation's forks before it is truncated.  The caller
@@ -35,15 +40,15 @@ void
 LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum, int nforks,
 					  const BlockNumber *old_nblocks)
 {
-	truncating = false;
+	truncation.active = false;
 	if (!lazydrop_enabled || SmgrIsTemp(reln))
 		return;
 	for (int i = 0; i <= MAX_FORKNUM; i++)
-		truncate_sizes[i] = InvalidBlockNumber;
+		truncation.sizes[i] = InvalidBlockNumber;
 	for (int i = 0; i < nforks; i++)
-		truncate_sizes[forknum[i]] = old_nblocks[i];
-	truncating_rlocator = reln->smgr_rlocator;
-	truncating = true;
+		truncation.sizes[forknum[i]] = old_nblocks[i];
+	truncation.rlocator = reln->smgr_rlocator;
+	truncation.active = true;
 }
 
 /*
@@ -53,17 +58,19 @@ LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum, int nforks,
 BlockNumber
 LazyDropTruncateSize(SMgrRelation reln, ForkNumber forknum)
 {
-	if (!truncating ||
-		!RelFileLocatorBackendEquals(truncating_rlocator, reln->smgr_rlocator))
+	Assert(forknum >= 0 && forknum <= MAX_FORKNUM);
+	if (!truncation.active ||
+		!RelFileLocatorBackendEquals(truncation.rlocator, reln->smgr_rlocator))
 		return InvalidBlockNumber;
-	return truncate_sizes[forknum];
+	return truncation.sizes[forknum];
 }
 
 /*
- * Called when the buffers have been dropped.  Forgets the sizes.
+ * Called when the buffers have been dropped, and when a transaction is aborted.
+ * Forgets the sizes.
  */
 void
 LazyDropEndTruncate(void)
 {
-	truncating = false;
+	truncation.active = false;
 }

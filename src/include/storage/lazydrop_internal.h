@@ -19,6 +19,7 @@
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
+#include "storage/lazydrop_common.h"
 #include "storage/lazydrop_compat.h"
 #include "storage/lazydrop_stats.h"
 #include "storage/lwlock.h"
@@ -375,12 +376,10 @@ typedef struct LazyDropPath
 
 /* lazydrop_common.c */
 extern PGDLLIMPORT bool am_lazydrop_worker;
-extern int64 LazyDropNow(void);
 extern int	LazyDropCompareLocators(const void *a, const void *b);
 extern bool LazyDropIsAmong(const RelFileLocator *relation,
 							const RelFileLocator *sorted, int n);
 extern bool LazyDropHaveWorker(void);
-extern void LazyDropWakeWorker(void);
 
 /* lazydrop_set.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);

@@ -33,7 +33,7 @@
 #include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_advisor_shared.h"
 #include "storage/lazydrop_cache.h"
-#include "storage/lazydrop_internal.h"
+#include "storage/lazydrop_common.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/backend_status.h"

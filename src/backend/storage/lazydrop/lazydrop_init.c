@@ -55,8 +55,8 @@ void
 LazyDropInit(void)
 {
 	DefineCustomBoolVariable("lazydrop.enabled",
-							 "Invalidates the buffers of what is dropped in the background.",
-							 "When off, what is dropped from then on is invalidated at once.",
+							 "Invalidates the buffers of dropped relations in the background.",
+							 "If this is off, later drops invalidate them immediately.",
 							 &lazydrop_enabled,
 							 true,
 							 PGC_SIGHUP,
@@ -64,7 +64,7 @@ LazyDropInit(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.max_pending",
-							"Sets the maximum number of dropped relations and database directories whose buffers or files wait to be removed.",
+							"Sets the maximum number of dropped relations and database directories that are pending.",
 							NULL,
 							&lazydrop_max_pending,
 							16384, 1, 1024 * 1024,
@@ -73,7 +73,7 @@ LazyDropInit(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.pass_delay",
-							"Sets how long the lazy drop worker lets drops gather before it invalidates their buffers.",
+							"Sets the time for which the lazy drop worker waits for more drops before it invalidates buffers.",
 							NULL,
 							&lazydrop_pass_delay,
 							1000, 0, 60 * 1000,
@@ -91,8 +91,8 @@ LazyDropInit(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("lazydrop.defer_files",
-							 "Removes the files of what is dropped in the background.",
-							 "When off, or when lazydrop.enabled is off, the files of what is dropped from then on are removed at once.",
+							 "Removes the files of dropped relations in the background.",
+							 "If this or lazydrop.enabled is off, later drops remove them immediately.",
 							 &lazydrop_defer_files,
 							 true,
 							 PGC_SIGHUP,
@@ -109,8 +109,8 @@ LazyDropInit(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.min_free_space",
-							"Sets the free space of a file system below which dropped files are removed at once.",
-							"No more than 5 percent of the file system is required.  Zero disables this.",
+							"Sets the free space of a file system below which drops remove files immediately.",
+							"At most 5 percent of the file system are required.  Zero disables this.",
 							&lazydrop_min_free_space,
 							1024, 0, INT_MAX,
 							PGC_SIGHUP,
@@ -118,8 +118,8 @@ LazyDropInit(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.scan_limit",
-							"Sets the largest shared_buffers with which small relations are dropped without the lazy drop worker.",
-							"Zero leaves all to the worker.",
+							"Sets the maximum shared_buffers with which small relations are dropped without the lazy drop worker.",
+							"Zero leaves all drops to the worker.",
 							&lazydrop_scan_limit,
 							32 * (1024 * 1024 / BLCKSZ), 0, INT_MAX / 2,
 							PGC_SIGHUP,
@@ -127,7 +127,7 @@ LazyDropInit(void)
 							NULL, NULL, NULL);
 
 	DefineCustomStringVariable("lazydrop.stats",
-							   "Shows what the lazy drop has done and has to do, as JSON.",
+							   "Shows statistics of the lazy drop as JSON.",
 							   NULL,
 							   &lazydrop_stats,
 							   "",
@@ -138,7 +138,7 @@ LazyDropInit(void)
 							   NULL, NULL, LazyDropShowStats);
 
 	DefineCustomEnumVariable("lazydrop.scan_resistance",
-							 "Keeps scans from evicting what is used often from shared_buffers.",
+							 "Keeps frequently used pages in shared_buffers during scans.",
 							 "With \"strict\", this includes scans of large tables in random order.",
 							 &lazydrop_scan_resistance,
 							 LAZYDROP_SCAN_RESISTANCE_OFF,
@@ -148,7 +148,7 @@ LazyDropInit(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomStringVariable("lazydrop.cache_stats",
-							   "Shows what scan resistance has done, as JSON.",
+							   "Shows statistics of scan resistance as JSON.",
 							   NULL,
 							   &lazydrop_cache_stats,
 							   "",

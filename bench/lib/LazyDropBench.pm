@@ -5,7 +5,7 @@
 
 =head1 NAME
 
-LazyDropBench - what the scenarios of bench/run share
+LazyDropBench - functions that the scenarios of bench/run share
 
 =head1 SYNOPSIS
 
@@ -24,11 +24,11 @@ LazyDropBench - what the scenarios of bench/run share
 =head1 DESCRIPTION
 
 A scenario is a list of groups of cases.  The cases of a group are compared with each
-other, so they run one after the other, in an order that changes from run to run; what
-changes on the machine meanwhile meets all of them.  A case is a hash reference with
-"server" (stock; on and off, which is the fork with lazydrop.enabled so; or another
-name), "size" (shared_buffers) and what else the scenario wants; one with "runs" is run no
-more often than that.
+other.  They therefore run one after the other, in an order that changes from run to run,
+so that changes on the machine affect all of them.  A case is a hash reference with
+"server" (stock; on or off, which is the fork with that value of lazydrop.enabled; or
+another name), "size" (shared_buffers) and other properties that the scenario defines.  A
+case with "runs" is not run more often than that.
 
 =cut
 
@@ -58,7 +58,7 @@ our @EXPORT =
   hold_and_run time_resumed_replay wait_for_nothing_left
   table_path add_gigabytes is_left wait_for_no_file wait_for_end cpu_seconds);
 
-# What a module cannot go on with ends a case, not the run.
+# If a module bails out, only the case ends, not the run.
 {
 	no warnings 'redefine';
 	*Test::Builder::BAIL_OUT = sub { die "$_[1]\n" };
@@ -71,11 +71,12 @@ our @servers = qw(stock on off);
 
 our (%scenario, @nodes, @programs, @values, %now);
 
-# Set by bench/run: take a line for the user; one that is rewritten on a terminal.
+# Functions set by bench/run: print a line for the user; print a line that is rewritten on
+# a terminal.
 our ($say, $show) = (sub { }, sub { });
 
-# Settings of every server.  fsync is off where the scenario does not ask for it, so
-# that what is measured is the server.
+# Settings of every server.  fsync is off unless the scenario turns it on, so that the
+# server is measured, not the disk.
 our %common = (
 	autovacuum => 'off',
 	checkpoint_timeout => '1h',
@@ -86,8 +87,8 @@ our %common = (
 	max_wal_size => '8GB',
 	wal_keep_size => '2GB');
 
-# Settings of a server that has no standby, for tables that are large: those that are
-# created and filled in one transaction write no WAL.
+# Settings of a server without standbys, for large tables: a table that is created and
+# filled in the same transaction writes no WAL.
 our %without_standbys = (
 	wal_level => 'minimal',
 	max_wal_senders => '0',
@@ -101,10 +102,11 @@ our %without_standbys = (
 
 =item scenario($name, %properties)
 
-Define a scenario: "groups", a function that returns array references of cases; "run", a
-function that is called with each; "seconds", about how long a case takes, a number or a
-function of the case; and, all optional: "runs", how many runs suffice at most; "disk",
-gigabytes that it needs; "setup" and "teardown", functions called before and after.
+Define a scenario.  "groups" is a function that returns array references of cases.  "run"
+is a function that is called with each case.  "seconds" is the approximate duration of a
+case, a number or a function of the case.  The others are optional: "runs", the maximum
+number of runs; "disk", the required gigabytes; "setup" and "teardown", functions that are
+called before and after the scenario.
 
 =cut
 
@@ -119,7 +121,7 @@ sub scenario
 
 =item n($count)
 
-A number of tables or the like, or less in a smoke run.
+Returns a number of tables or other objects, which is reduced in a smoke run.
 
 =cut
 
@@ -133,7 +135,8 @@ sub n
 
 =item sizes(@sizes)
 
-Those of a list of shared_buffers that are smaller than --large, and that itself.
+Returns the values in a list of shared_buffers that are smaller than --large, and --large
+itself.
 
 =cut
 
@@ -149,7 +152,7 @@ sub sizes
 
 =item cases(\@servers, %rest)
 
-A group: a case for each server, otherwise alike.
+Returns a group: a case for each server, with otherwise equal properties.
 
 =cut
 
@@ -163,8 +166,8 @@ sub cases
 
 =item record($measure, $unit, $value [, $case])
 
-Note a value that the current case has shown.  The last argument tells cases apart that
-have server and shared_buffers in common; without it, it is the case's own "case".
+Record a value of the current case.  The last argument distinguishes cases with the same
+server and shared_buffers; the default is the case's own "case".
 
 =cut
 
@@ -190,7 +193,7 @@ sub record
 
 =item note($text), left_out($what, $why)
 
-Tell the user; the second one also notes it in the results' header.
+Print a message for the user; left_out() also adds it to the header of the results.
 
 =cut
 
@@ -212,8 +215,7 @@ sub left_out
 
 =item in_scratch($name), write_file($name, $text)
 
-Path of a file beside the servers' directories; the second one writes it and returns the
-path.
+Returns the path of a file beside the servers' directories; write_file() also writes it.
 
 =cut
 
@@ -236,7 +238,7 @@ sub write_file
 
 =item megabytes($size)
 
-Such a size as 16GB, in megabytes.
+Converts a size such as 16GB to megabytes.
 
 =cut
 
@@ -252,8 +254,8 @@ sub megabytes
 
 =item meminfo($field), free_gigabytes()
 
-A field of /proc/meminfo, in megabytes; what the file system of the servers' directories
-has left.
+Returns a field of /proc/meminfo, in megabytes; returns the free space of the file system
+with the servers' directories.
 
 =cut
 
@@ -284,14 +286,14 @@ sub free_gigabytes
 
 =item new_node($server), configure($node, $server, %settings)
 
-A node of a server; its settings, those that all have included.
+Create a node of a server; write its settings, including the common ones.
 
 =cut
 
 my $serial = 0;
 my %template;
 
-# Major version of the servers that are compared.
+# Returns the major version of the servers that are compared.
 sub pg_major
 {
 	my ($version) = run_command([ "$opt{fork}/bin/postgres", '--version' ]);
@@ -319,7 +321,7 @@ sub configure
 	%settings = (
 		%common,
 
-		# A smoke run need not wait for drops to gather.
+		# A smoke run need not wait for more drops.
 		($opt{quick} ? ('lazydrop.pass_delay' => '50ms') : ()),
 		'lazydrop.enabled' => $server eq 'off' ? 'off' : 'on',
 		%settings);
@@ -332,17 +334,17 @@ sub configure
 
 =item make_primary($server, %settings)
 
-A server that runs, with WAL for standbys.  A setting "initialize" that is a hash
-reference has parameters for PostgreSQL::Test::Cluster's init.
+Start a server with WAL for standbys.  If there is a setting "initialize", it is a hash
+reference with parameters for PostgreSQL::Test::Cluster's init.
 
 =item make_standby($upstream, $server [, $primary])
 
-A standby of another server, with its settings, which has caught up with it.  Where that
-is a standby, too, the third argument is their primary.
+Start a standby of another server, with the same settings, and wait until it has caught
+up.  If the other server is a standby, too, the third argument is their primary.
 
 =cut
 
-# initdb takes a second and more; a copy of what it left, some hundredths.
+# initdb takes a second or more; a copy of its result takes a few hundredths.
 sub make_primary
 {
 	my ($server, %settings) = @_;
@@ -378,7 +380,7 @@ sub make_standby
 	my $node = new_node($server);
 	$node->init_from_backup($upstream, $name, has_streaming => 1);
 
-	# A copy would stay as long as the server it was taken from.
+	# A backup would be kept as long as the server from which it was taken.
 	File::Path::remove_tree($upstream->backup_dir . "/$name");
 	$node->append_conf('postgresql.conf',
 		'lazydrop.enabled = ' . ($server eq 'off' ? 'off' : 'on'));
@@ -410,13 +412,14 @@ sub discard
 
 =item start_program(@arguments), run_program(@arguments), end_program($handle)
 
-IPC::Run::start and IPC::Run::run with these arguments; if bench/run ends early, the
-program is ended.  The second one returns whether it has succeeded.  The third one ends it.
+Call IPC::Run::start and IPC::Run::run with these arguments; if bench/run ends early, the
+program is terminated.  run_program() returns whether it has succeeded.  end_program()
+terminates it.
 
 =item command(@command), sync_disk()
 
-Run a short command, which must succeed; have the kernel write what it has to write, so
-that this is no part of what is measured next.
+Run a short command, which must succeed.  Make the kernel write all dirty data, so that
+this does not affect the next measurement.
 
 =cut
 
@@ -448,7 +451,7 @@ sub end_program
 	return;
 }
 
-# Perl ignores the user's Ctrl-C while it waits for what system() runs; that does not.
+# Perl ignores Ctrl-C while it waits in system(), but the command does not.
 sub command
 {
 	my $status = system(@_);
@@ -467,8 +470,7 @@ sub sync_disk
 
 =item stop_everything()
 
-End all programs and servers there are, and remove their directories, for an end that
-comes early.
+Terminate all programs and servers, and remove their directories, if bench/run ends early.
 
 =cut
 
@@ -493,13 +495,13 @@ sub stop_everything
 
 =item memory_group()
 
-The control group in which a server's memory can be limited, made by
-src/tools/lazydrop/auto; undefined where there is none.
+Returns the control group in which a server's memory can be limited, which
+src/tools/lazydrop/auto creates, or undef if there is none.
 
 =item start_limited($node, $megabytes)
 
-Start a server whose memory, shared_buffers and what the kernel caches for it together,
-is limited.
+Start a server with limited memory.  The limit applies to shared_buffers and the kernel's
+cache together.
 
 =cut
 
@@ -546,7 +548,7 @@ sub start_limited
 
 =item loop_script()
 
-Create, insert one row, drop, in one transaction.
+Returns a script that creates a table, inserts one row, and drops it, in one transaction.
 
 =cut
 
@@ -565,8 +567,8 @@ COMMIT;
 
 =item pgbench($node, $script, @options), pgbench_start(same), pgbench_finish($job)
 
-Run pgbench with the text of a script, or undef, and options; returns transactions per
-second.  The others do the same in the background.
+Run pgbench with the text of a script, or undef, and options.  Returns the transactions
+per second.  The other two do the same in the background.
 
 =cut
 
@@ -627,8 +629,8 @@ sub pgbench_init
 
 =item percentiles($prefix, @percents)
 
-Those percentiles, 100 for the largest, of the latencies in milliseconds in pgbench's
-logs (-l) of that prefix, which are removed.
+Returns percentiles (100 is the maximum) of the latencies, in milliseconds, in pgbench's
+log files (-l) with that prefix.  The files are removed.
 
 =cut
 
@@ -648,8 +650,9 @@ sub percentiles
 
 =item hold_and_run($primary, $standby, @statements)
 
-Have the primary drop, or the like, in one session, while replay is held.  Returns the position
-up to which there is something to replay, and how many seconds the session has taken.
+Run statements, such as drops, in one session on the primary while replay is paused.
+Returns the position up to which there is WAL to replay, and the number of seconds that
+the session has taken.
 
 =cut
 
@@ -659,7 +662,7 @@ sub hold_and_run
 	$primary->wait_for_replay_catchup($standby);
 	hold_replay($standby);
 
-	# What the kernel still has to write of what was created is no part of this.
+	# Exclude the kernel's writes of data that was created before.
 	sync_disk();
 	my $began = time;
 	$primary->safe_psql('postgres', join(";\n", @statements));
@@ -672,8 +675,8 @@ sub hold_and_run
 
 =item time_resumed_replay($standby, $end)
 
-Let replay go on that has been held, and return how many seconds it takes it to get from
-there to a position that has been received.
+Resume replay, which has been paused, and return the number of seconds until it has
+reached a position that has been received.
 
 =cut
 
@@ -684,11 +687,12 @@ sub time_resumed_replay
 		"SELECT pg_last_wal_receive_lsn() >= '$end'")
 	  or die "WAL was not received\n";
 
-	# One session, so that asking takes little; a function that loops would hold a
-	# snapshot that conflicts with replay.  A query may, too, even the one that resumes it:
-	# if replay was held for longer than max_standby_streaming_delay, it is canceled at
-	# once.  By then replay goes on, and how far it is can be asked again.  Asking leaves
-	# replay the processor, and a session may last longer than a query.
+	# Use one session, so that a query is cheap.  A function with a loop would hold a
+	# snapshot that conflicts with replay.  Even a single query may conflict, including
+	# the query that resumes replay: if replay was paused for longer than
+	# max_standby_streaming_delay, the query is canceled immediately.  By then replay has
+	# been resumed, and the position can be queried again.  The pauses between the queries
+	# leave the processor to replay, and a session may last longer than a query.
 	my $session = $standby->background_psql('postgres', on_error_stop => 0);
 	$session->set_query_timer_restart();
 	$session->query_safe('SELECT 1');
@@ -708,8 +712,8 @@ sub time_resumed_replay
 
 =item wait_for_nothing_left(@nodes)
 
-Wait until the fork's workers have nothing pending, so that it is no part of what comes
-next.
+Wait until the fork's workers have nothing pending, so that they do not affect the next
+measurement.
 
 =cut
 
@@ -731,17 +735,17 @@ sub wait_for_nothing_left
 
 =item table_path($node, $table), add_gigabytes($path, $n)
 
-The path of a table's first segment; give a table, which will be dropped, so many further
-segments of a gigabyte that are really there.
+Returns the path of a table's first segment.  Add further segments of one gigabyte, with
+blocks on the disk, to a table that will be dropped.
 
 =item is_left($file), wait_for_no_file($file)
 
-Whether such a file, in the default tablespace, is there, or any that has got another name,
-under which it waits for its removal; wait until it is not.
+Returns whether a file in the default tablespace exists, under its own name or under the
+name of a hidden file that waits for its removal; wait until it does not.
 
 =item wait_for_end($node)
 
-Wait until a server has ended that was told to stop.
+Wait until a server that is shutting down has ended.
 
 =cut
 
@@ -803,7 +807,7 @@ sub wait_for_end
 
 =item cpu_seconds($pid)
 
-Seconds of CPU that a process has used.
+Returns the seconds of CPU time that a process has used.
 
 =cut
 

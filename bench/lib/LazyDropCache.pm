@@ -5,7 +5,7 @@
 
 =head1 NAME
 
-LazyDropCache - what the scenarios about lazydrop.scan_resistance share
+LazyDropCache - functions for the scenarios about lazydrop.scan_resistance
 
 =head1 SYNOPSIS
 
@@ -20,9 +20,10 @@ LazyDropCache - what the scenarios about lazydrop.scan_resistance share
 
 =head1 DESCRIPTION
 
-Here a case's server, if it is not stock, is a value of lazydrop.scan_resistance: off, on or
-strict; or "advisor", which is off with lazydrop.advisor on.  lazydrop.enabled is on with all of these.  So one data directory of the fork serves for
-all three.
+In these scenarios, a case's server, if it is not stock, is a value of
+lazydrop.scan_resistance: off, on or strict; or "advisor", which is off with
+lazydrop.advisor on.  lazydrop.enabled is on with all of these, so one data directory of
+the fork can be used for all of them.
 
 =cut
 
@@ -37,7 +38,7 @@ use LazyDropBench;
 our @EXPORT = qw(cache_settings restart_as make_rows only expect_plan
   touch_hot hot_left blocks_read zipf_pgbench zipf_sql);
 
-# Keys that are popular are far from each other.
+# Multiplication by this prime separates popular keys from each other.
 use constant PRIME => 611953;
 
 =pod
@@ -48,13 +49,13 @@ use constant PRIME => 611953;
 
 =item cache_settings($server)
 
-Settings for a server, which make_primary or restart_as takes.  Stock does not know them, and
-lets them be.
+Returns settings for a server, for make_primary or restart_as.  Stock ignores them,
+because it does not know them.
 
 =item restart_as($node, $server, %settings)
 
-Restart a node, whose buffers are empty then, as another of the fork's servers, or with other
-settings.
+Restart a node as another one of the fork's servers, or with other settings.  Its buffers
+are empty then.
 
 =cut
 
@@ -83,8 +84,8 @@ sub restart_as
 
 =item make_rows($node, $name, $megabytes)
 
-Create a table with three rows of some 1,000 bytes in each page, and space left for a new
-version of each: id counts, r is in no order, n is 0.  Returns how many rows it has.
+Create a table with three rows of about 1,000 bytes in each page, and free space for a new
+version of each: id is a sequence, r is in no order, n is 0.  Returns the number of rows.
 
 =cut
 
@@ -105,12 +106,12 @@ sub make_rows
 
 =item only(@methods)
 
-SET commands that leave the planner only these of seqscan, indexscan, indexonlyscan and
-bitmapscan.
+Returns SET commands that allow the planner only the given methods out of seqscan,
+indexscan, indexonlyscan and bitmapscan.
 
 =item expect_plan($node, $set, $query, $pattern)
 
-Die unless a query's plan, after such commands, matches a pattern.
+Die unless a query's plan, after these commands, matches a pattern.
 
 =cut
 
@@ -140,8 +141,8 @@ sub expect_plan
 
 =item touch_hot($node, $table), hot_left($node, $table)
 
-Use each page of a table often enough for the highest usage count; how many per cent of the
-table are in shared_buffers.
+Use each page of a table often enough for the maximum usage count; return the percentage
+of the table that is in shared_buffers.
 
 =cut
 
@@ -171,7 +172,7 @@ sub hot_left
 
 =item blocks_read($node, $set, $query)
 
-Run a query, and return how many blocks were not in shared_buffers.
+Run a query, and return the number of blocks that were not in shared_buffers.
 
 =cut
 
@@ -181,7 +182,7 @@ sub blocks_read
 	my $plan = $node->safe_psql('postgres',
 		"${set}EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) $query");
 
-	# that of the topmost node, which has those of all others
+	# This is the topmost plan node, whose counts include all others.
 	my ($blocks) = $plan =~ /"Shared Read Blocks": (\d+)/
 	  or die "no count of blocks in: $plan\n";
 	return $blocks;
@@ -191,9 +192,9 @@ sub blocks_read
 
 =item zipf_pgbench($s, $n), zipf_sql($s, $n)
 
-A key from 1 to $n that is drawn from a Zipfian distribution of exponent $s, which is not 1, and
-multiplied by a prime modulo $n: lines of a pgbench script that set C<:id>, and an expression
-in SQL.  The formula is in F<oltp-beside-scan.pl>.
+Draw a key from 1 to $n from a Zipfian distribution with exponent $s, which must not be 1,
+and multiply it by a prime modulo $n: as lines of a pgbench script that set C<:id>, and as
+an SQL expression.  The formula is in F<oltp-beside-scan.pl>.
 
 =cut
 

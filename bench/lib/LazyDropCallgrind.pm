@@ -5,7 +5,7 @@
 
 =head1 NAME
 
-LazyDropCallgrind - what is counted by valgrind's callgrind
+LazyDropCallgrind - counts of valgrind's callgrind
 
 =head1 SYNOPSIS
 
@@ -21,8 +21,8 @@ LazyDropCallgrind - what is counted by valgrind's callgrind
 
 =head1 DESCRIPTION
 
-Counts do not depend on the machine's other work.  Each function takes options of callgrind, which
-say what is to be counted.
+These counts do not depend on other load on the machine.  Each function takes options of
+callgrind, which determine the code that is counted.
 
 =cut
 
@@ -49,7 +49,7 @@ my @valgrind = qw(valgrind --quiet --tool=callgrind);
 
 =item have_valgrind($scenario)
 
-Whether there is a valgrind.  If not, the scenario is said to be left out.
+Returns whether valgrind is installed.  If not, reports that the scenario is skipped.
 
 =cut
 
@@ -65,8 +65,8 @@ sub have_valgrind
 
 =item count_single_user($node, \@options, $sql)
 
-Run commands in a single-user server on the data directory of a node that is not running.  Returns
-the file that callgrind has written, and what the server has.
+Run commands in a single-user server on the data directory of a node that is not running.
+Returns the file that callgrind has written, and the output of the server.
 
 =cut
 
@@ -94,8 +94,8 @@ sub count_single_user
 
 =item start_counted($node, \@options)
 
-Start a node with all its processes under callgrind.  Returns the beginning of the names of the files
-that they write when they end: a dot and the process ID follow.
+Start a node with all its processes under callgrind.  Returns the prefix of the names of
+the files that they write at exit; it is followed by a dot and the process ID.
 
 =cut
 
@@ -132,7 +132,7 @@ sub start_counted
 
 =item instructions_in($file)
 
-All instructions that were counted.
+Returns the number of all counted instructions.
 
 =cut
 
@@ -144,15 +144,16 @@ sub instructions_in
 	return $instructions;
 }
 
-# What a file has: calls by caller and callee; how often the instruction at an address was executed,
-# by object, if the options were --dump-instr=yes --compress-pos=no; names of functions.
+# Read a file.  Returns the calls by caller and callee; the number of executions of the
+# instruction at each address, by object, if the options were --dump-instr=yes
+# --compress-pos=no; and the names of functions.
 sub read_callgrind
 {
 	my ($file) = @_;
 	my (%name, %object, %calls, %executed, $caller, $callee, $in, $is_call);
 	foreach my $line (split /\n/, slurp_file($file))
 	{
-		# A name is written out where it comes first.
+		# A name is written only where it occurs first.
 		if ($line =~ /^(c?)fn=\((\d+)\)(?: (.*))?$/)
 		{
 			$name{$2} = $3 if defined $3;
@@ -167,7 +168,7 @@ sub read_callgrind
 		{
 			$calls{$caller}{$callee} += $1;
 
-			# The next line has what the called function has cost.
+			# The next line has the cost of the called function.
 			$is_call = 1;
 		}
 		elsif ($line =~ /^0x([0-9a-f]+) \d+ (\d+)$/)
@@ -183,8 +184,9 @@ sub read_callgrind
 
 =item calls_below($file, $callers, $function)
 
-How often functions whose names match a pattern were called by functions that match another one, and by
-all that these have called.  This counts all calls, also those while nothing was collected.
+Returns the number of calls of functions whose names match a pattern, by functions that
+match another one and by the functions that these call, directly or indirectly.  All calls
+are included, even those made while collection was off.
 
 =cut
 
@@ -217,20 +219,21 @@ sub calls_below
 
 =item entries_in($file, $program, $function)
 
-How often functions of a program were entered whose names match a pattern.
+Returns how often functions of a program whose names match a pattern were entered.
 
 =item atomics_in($file, $program)
 
-How many atomic read-modify-write instructions of a program were executed, or undef if that is not
-known of the machine's processor.
+Returns the number of atomic read-modify-write instructions of a program that were
+executed, or undef if this is not known for the machine's processor.
 
-Both count only what was collected, and need the options --dump-instr=yes and --compress-pos=no.
+Both functions count only collected instructions, and need the options --dump-instr=yes
+and --compress-pos=no.
 
 =cut
 
 my %code;
 
-# Addresses in a program, of its functions by name, and of its atomic instructions.
+# Returns the addresses of a program's functions, by name, and of its atomic instructions.
 sub code_of
 {
 	my ($program) = @_;

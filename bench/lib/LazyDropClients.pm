@@ -4,12 +4,12 @@
 
 =head1 NAME
 
-LazyDropClients - processes that use a cluster of LazyDropPatroni's while it changes
+LazyDropClients - processes that use a cluster of LazyDropPatroni while it changes
 
 =head1 DESCRIPTION
 
-Each is a process of its own with one psql, which connects again when its server goes away,
-and notes in a file what it has seen, one line each, beginning with the time.
+Each client is a process with one psql.  It connects again when its server is gone, and
+writes its observations to a file, one per line, each of which begins with the time.
 
 =cut
 
@@ -28,7 +28,7 @@ our @EXPORT = qw(start_writer start_dropper start_sampler check_clients
 
 my %running;
 
-# A handle that is closed in clients: see bench/patroni/run.
+# A handle that clients close; see bench/patroni/run.
 our $leash;
 
 # Fork a client, which works in its own folder below the cluster's.
@@ -66,7 +66,7 @@ sub start_client
 	POSIX::_exit(1);
 }
 
-# --- psql ----------------------------------------------------------------------------
+# --- psql -------------------------------------------------------------------
 
 sub connect_psql
 {
@@ -90,7 +90,8 @@ sub end_psql
 	return;
 }
 
-# Its next line, or undef when it has ended, or does not answer for so long.
+# Returns the next line of psql, or undef if psql has ended, or if there is no line within
+# a number of seconds.
 sub next_line
 {
 	my ($psql, $seconds) = @_;
@@ -115,11 +116,12 @@ sub next_line
 
 =item start_writer($cluster)
 
-Increasing numbers, each in a transaction of its own, through whichever member can be
-written to, about a hundred each second.  Notes each that was acknowledged, with the port of
-the server.  A number whose fate is unknown is not used again.
+Insert increasing numbers, each in a transaction of its own, through any member that
+accepts writes, about a hundred per second.  Notes each acknowledged number with the port
+of the server.  If the outcome of a number is unknown, it is not used again.
 
-psql prints a row when the server has said that the transaction is committed, not before.
+psql does not print a row before the server has reported that the transaction is
+committed.
 
 =cut
 
@@ -161,8 +163,8 @@ sub start_writer
 
 =item start_dropper($cluster, $rate)
 
-So many tables each second are created and dropped through the leader, and after each
-hundred of them a database.  Notes how many tables and databases have been dropped.
+Create and drop a number of tables each second through the leader, and a database after
+each hundred of them.  Notes how many tables and databases have been dropped.
 
 =cut
 
@@ -207,7 +209,8 @@ sub start_dropper
 				$note->($tables, $databases) if $begun;
 				if (!$done)
 				{
-					# What may be there is dropped first when there is a server again.
+					# Objects that may be left are dropped first when there is a server
+					# again.
 					$left_over = $begun ? $rest : $left_over;
 					end_psql($psql);
 					$psql = undef;
@@ -225,9 +228,9 @@ sub start_dropper
 
 =item start_sampler($cluster, $name)
 
-Ten times each second: whether a member is a primary or a standby, to which position it has
-flushed or replayed WAL, how many bytes of files the fork has pending there, and whether it
-is the fork; or that it is down.
+Note ten times per second whether a member is a primary or a standby, the position to
+which it has flushed or replayed WAL, the number of bytes of pending files, and whether it
+runs the fork; or that it is down.
 
 =cut
 
@@ -275,11 +278,11 @@ sub start_sampler
 
 =item check_clients(), end_clients()
 
-Die if one of them has ended; end them.
+Die if one of the clients has ended; end the clients.
 
 =item read_notes($file)
 
-What a client has noted, an array of words for each line.
+Returns the notes of a client, as an array of words for each line.
 
 =cut
 
@@ -294,7 +297,7 @@ sub check_clients
 	return;
 }
 
-# Its psql sees the end of its input.
+# The client's psql receives an end of file on its input.
 sub end_clients
 {
 	foreach my $pid (keys %running)
@@ -313,7 +316,7 @@ sub read_notes
 	open(my $fh, '<', $file) or die "could not open \"$file\": $!\n";
 	while (my $line = <$fh>)
 	{
-		# Its last line may be cut.
+		# The last line may be incomplete.
 		push @notes, [ split ' ', $line ] if $line =~ /\n\z/;
 	}
 	close($fh);

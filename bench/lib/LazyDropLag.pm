@@ -4,14 +4,14 @@
 
 =head1 NAME
 
-LazyDropLag - how far standbys are behind, for scenarios of bench/run
+LazyDropLag - the lag of standbys, for scenarios of bench/run
 
 =head1 DESCRIPTION
 
-Lag is measured, not asked for.  A psql on each server notes every 20 ms the position to
-which WAL is flushed (primary) or replayed (standbys).  The lag is the age of the oldest WAL
-that is not replayed: the time since the primary was first seen beyond the position at
-which the standby is, so it is uncertain by the distance of two samples.
+The lag is measured from outside.  A psql on each server records every 20 ms the position
+to which WAL has been flushed (primary) or replayed (standbys).  The lag is the age of the
+oldest WAL that has not been replayed: the time since the primary was first observed
+beyond the standby's position.  Its uncertainty is the interval between two samples.
 
 =over
 
@@ -35,8 +35,8 @@ our @EXPORT = qw(start_samples read_samples stop_samples lag_of time_of_replay
 
 =item start_samples($primary, @standbys)
 
-Begin.  The primary must have a table "heartbeat" with a column "at", which is updated
-meanwhile so that there is always something to replay.
+Start sampling.  The primary must have a table "heartbeat" with a column "at", which is
+updated meanwhile so that there is always something to replay.
 
 =cut
 
@@ -73,8 +73,8 @@ sub start_samples
 
 =item read_samples($samples), stop_samples($samples)
 
-The samples until now: an array reference for each server, of time and position each.  The
-second one ends that.
+Returns the samples so far: an array reference for each server, with the time and position
+of each.  stop_samples() also stops the sampling.
 
 =cut
 
@@ -92,7 +92,7 @@ sub read_samples
 		local $/ = undef;
 		$watch->{rest} .= readline($watch->{fh}) // '';
 
-		# Its last line may be cut.
+		# The last line may be incomplete.
 		push @{ $watch->{list} }, [ $1, $2 ]
 		  while $watch->{rest} =~ s/^([\d.]+),(\d+)\n//;
 	}
@@ -103,7 +103,7 @@ sub stop_samples
 {
 	my ($samples) = @_;
 
-	# One more of the primary that is later than all that is looked at.
+	# Wait for a sample of the primary that is later than all samples that will be used.
 	my $now = time;
 	$samples->{primary}->poll_query_until('postgres',
 		"SELECT extract(epoch FROM at) > $now + 0.2 FROM heartbeat")
@@ -122,11 +122,13 @@ sub stop_samples
 
 =item lag_of($primary, $standby [, $from, $to])
 
-From their samples, time and lag at each sample of a standby, maybe only of a time.
+Returns the time and the lag at each sample of a standby, computed from the samples of
+both servers, optionally only for an interval.
 
 =item time_of_replay($standby, $position)
 
-When a standby was first seen to have replayed up to a position, or undef.
+Returns the time at which a standby was first observed to have replayed up to a position,
+or undef.
 
 =cut
 
@@ -165,9 +167,9 @@ sub time_of_replay
 
 =item begin_curves(), add_curve($standby, \@lag, \@storms), end_curves()
 
-Write the lag over time, the largest of each quarter of a second, for the plot: the file
-SCENARIO-lag.csv beside the results.  A storm is [ what, when it began ]; the first one
-begins at 0.
+Write the lag over time for the plot, with the maximum of each quarter of a second, to the
+file SCENARIO-lag.csv beside the results.  A storm is [ what, when it began ]; the first
+one begins at 0.
 
 =cut
 

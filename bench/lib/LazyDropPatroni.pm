@@ -8,11 +8,11 @@ LazyDropPatroni - three members under Patroni, and etcd, for bench/patroni/run
 
 =head1 DESCRIPTION
 
-A member is a "machine": a folder with a data directory, in which one Patroni and what it
-starts run.  All processes of a machine have their working directory in that folder, and
-no other process has, so they are found by it: Patroni puts its postmaster in a session of
-its own, and a process group does not have them all.  In the same way, all that belongs to
-a cluster is found by the folder of the cluster.
+A member is a "machine": a folder with a data directory, in which one Patroni and its
+child processes run.  All processes of a machine, and no others, have their working
+directory in that folder, so they can be found by it.  A process group would not include
+all of them, because Patroni starts its postmaster in a session of its own.  In the same
+way, all processes of a cluster are found by the folder of the cluster.
 
 =cut
 
@@ -41,9 +41,9 @@ my $replicator = 'replicator';
 
 =item find_program($name, $tools)
 
-Path of "patroni" or "etcd": in a folder that src/tools/lazydrop/fetch-tools has filled, or
-where packages put it.  Otherwise it dies with a message and, in a second line, a hint that
-names the package.
+Returns the path of "patroni" or "etcd": in a folder that src/tools/lazydrop/fetch-tools
+has filled, or in the place where packages install it.  If it is not found, dies with a
+message and, in a second line, a hint with the name of the package.
 
 =cut
 
@@ -69,7 +69,7 @@ sub find_program
 
 =item check_release($patroni, $release)
 
-Die if Patroni is so old that it does not know a release of PostgreSQL.
+Die if Patroni is too old to support a release of PostgreSQL.
 
 =cut
 
@@ -92,10 +92,10 @@ sub check_release
 
 =item new($class, %properties)
 
-"directory", an empty folder, and "log", one that outlasts it; "patroni" and "etcd",
-programs; "prefix", a hash of installations by name; "parameters", a hash of settings of
-all members; "timeout", seconds after which what is awaited has failed; "names" of the
-members; "check", a function that is called while something is awaited.
+Properties: "directory", an empty folder, and "log", a folder that is kept longer;
+"patroni" and "etcd", programs; "prefix", a hash of installations by name; "parameters", a
+hash of settings of all members; "timeout", the number of seconds after which waiting
+fails; "names" of the members; "check", a function that is called while waiting.
 
 =cut
 
@@ -139,8 +139,8 @@ sub random_bytes
 	return $bytes;
 }
 
-# Below the range from which the kernel takes ports of connections: it must be free again
-# after a member has been down.
+# Choose a port below the range that the kernel uses for connections, because it must
+# still be free after a member has been down.
 sub free_port
 {
 	my ($taken) = @_;
@@ -175,11 +175,11 @@ sub member
 
 =item processes_in($folder)
 
-Processes that work below a folder, without zombies.
+Returns the processes that work below a folder, except zombies.
 
 =item kill_all_in($folder, $seconds)
 
-Kill them with SIGKILL until there are none; returns whether that was reached in time.
+Send SIGKILL to them until there are none; returns whether that succeeded in time.
 
 =cut
 
@@ -190,7 +190,7 @@ sub processes_in
 	opendir(my $proc, '/proc') or die "could not open \"/proc\": $!\n";
 	foreach my $pid (grep { /^\d+$/ && $_ != $$ } readdir($proc))
 	{
-		# Nothing can be read of processes of other users, and of those that are gone.
+		# Processes of other users, and processes that have exited, cannot be read.
 		my $where = readlink("/proc/$pid/cwd") // next;
 		push @found, $pid if "$where/" =~ m{^\Q$folder\E/};
 	}
@@ -215,13 +215,13 @@ sub kill_all_in
 
 =item end_all_in($folder)
 
-End everything that works below a cluster's folder.  Servers are stopped by an immediate
-shutdown, because killed ones would leave shared memory.
+End all processes that work below a cluster's folder.  Servers are stopped by an immediate
+shutdown, because killed servers would leave shared memory behind.
 
 =item start_program($folder, $log, @command)
 
-Start a program there, in a session of its own, so that Ctrl-C does not reach it.  Returns
-its process ID.
+Start a program there, in a session of its own, so that it does not receive Ctrl-C.
+Returns its process ID.
 
 =cut
 
@@ -273,12 +273,13 @@ sub start_program
 
 =item start_etcd(), start_member($name, $kind), stop_member($name)
 
-Start etcd, and await that it answers.  Start Patroni with the programs of an installation.
-Have Patroni stop its server, and await that nothing of that machine runs any more.
+Start etcd, and wait until it responds.  Start Patroni with the programs of an
+installation.  Make Patroni stop its server, and wait until no process of that machine is
+running.
 
 =item kill_machine($name), kill_postmaster($name)
 
-SIGKILL for all processes of a machine, or for the postmaster only.
+Send SIGKILL to all processes of a machine, or to the postmaster only.
 
 =cut
 
@@ -319,7 +320,7 @@ sub configuration
 		},
 		etcd3 => { hosts => ["$host:$self->{etcd_port}"] },
 		bootstrap => {
-			# ttl cannot be less than 20.
+			# The minimum of ttl is 20.
 			dcs => {
 				ttl => 20,
 				loop_wait => 1,
@@ -369,7 +370,7 @@ sub start_member
 	$member->{kind} = $kind if defined $kind;
 	my $file = "$member->{folder}/patroni.yml";
 
-	# What is JSON is YAML.
+	# JSON is valid YAML.
 	my $old = umask(0077);
 	open(my $fh, '>', $file) or die "could not create \"$file\": $!\n";
 	print $fh JSON::PP->new->canonical->pretty->encode(
@@ -381,7 +382,7 @@ sub start_member
 	return;
 }
 
-# Nothing of a machine is left.
+# Returns whether no process of a machine is left.
 sub gone
 {
 	my ($self, $member) = @_;
@@ -431,8 +432,8 @@ sub kill_postmaster
 
 =item wait_for($what, $condition [, $seconds])
 
-Wait until a function returns true, and return that.  It dies after the time limit, and
-when a program has ended that should run.
+Wait until a function returns true, and return its result.  Dies after the time limit, or
+if a program has ended that should be running.
 
 =cut
 
@@ -484,24 +485,25 @@ sub check_processes
 
 =item connstr(@names)
 
-Connection string, of several members for the one of them that can be written to.
+Returns a connection string.  For several members, it connects to a member that accepts
+writes.
 
 =item psql_command($connstr, @options), environment()
 
-What runs psql; what it needs in its environment.
+Returns the command that runs psql, and its environment variables.
 
 =item psql($name, \@options [, %options])
 
-Run psql on a member; returns what it prints, or undef if it fails.  Options: "must", die
-then; "local", synchronous_commit is so.
+Run psql on a member; returns its output, or undef if it fails.  Options: "must", die in
+that case; "local", use synchronous_commit = local.
 
 =item sql($name, $sql [, %options])
 
-The same with a command.
+Like psql(), with an SQL command.
 
 =item start_psql($name, @options)
 
-Start psql on a member, and do not look after it.
+Start psql on a member, and do not wait for it.
 
 =cut
 
@@ -524,7 +526,7 @@ sub environment
 	return (PGPASSWORD => $self->{password});
 }
 
-# psql of the fork and of stock are the same.
+# The psql of the fork and of stock are the same.
 sub psql_command
 {
 	my ($self, $connstr, @options) = @_;
@@ -585,9 +587,9 @@ sub start_psql
 
 =item pending_on($name), drain($name)
 
-Bytes of files that are pending on a member that runs the fork.  Have its worker remove them
-without its usual delay, await that, and await that it keeps to its delay again; for that,
-something must be dropped meanwhile.
+Returns the number of bytes of pending files on a member that runs the fork.  Let its
+worker remove them without a limit on the rate, wait for that, and wait until the limit is
+in effect again.
 
 =cut
 
@@ -634,13 +636,13 @@ sub drain
 
 =item leader()
 
-Name of the member that has the leader's key and runs as primary, as Patroni says, or
+Returns the name of the member that Patroni reports as leader and that runs as primary, or
 undef.
 
 =item post($name, $path, \%body)
 
-A request to Patroni's REST API of a member; returns what it says.  It dies if that refuses
-it.
+Send a request to the REST API of a member's Patroni; returns the response.  Dies if the
+request is rejected.
 
 =cut
 
@@ -683,13 +685,13 @@ sub post
 
 =item wait_for_leader($what, @not)
 
-Wait for a leader other than those, and return its name.
+Wait for a leader other than the given ones, and return its name.
 
 =item wait_until_whole($what)
 
-Wait until there is a leader, and all other members are streaming, are synchronous standbys, and
-have replayed what the leader had written at the beginning; each runs the program that it
-should run.  Returns the leader's name.
+Wait until there is a leader, and all other members are streaming, are synchronous
+standbys, and have replayed all WAL that the leader had written at the beginning; each
+must run its intended program.  Returns the leader's name.
 
 =cut
 

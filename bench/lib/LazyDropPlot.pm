@@ -4,11 +4,11 @@
 
 =head1 NAME
 
-LazyDropPlot - draw the results of bench/run
+LazyDropPlot - plots of the results of bench/run
 
 =head1 DESCRIPTION
 
-One SVG for each scenario, by gnuplot.
+Draws one SVG for each scenario, with gnuplot.
 
 =cut
 
@@ -32,8 +32,8 @@ our @EXPORT_OK = qw(plot quote compact_svg);
 =cut
 
 # Panels of each scenario's plot: lines over shared_buffers or over a number in the case;
-# a curve over a number in the measure, estimated as a line and real as points; or bars by case
-# and shared_buffers.  "case" and "measure" are patterns.
+# a curve over a number in the measure, with a line for the estimate and points for the
+# real values; or bars by case and shared_buffers.  "case" and "measure" are patterns.
 our %plots = (
 	'drop-loop' => [
 		{
@@ -238,7 +238,8 @@ sub quote
 	return "'$text'";
 }
 
-# (An empty pattern would be the last one that has matched.)
+# Returns the keys for a panel.  (The groups are needed because an empty pattern would
+# stand for the last successful one.)
 sub selected
 {
 	my ($results, $scenario, $panel) = @_;
@@ -249,7 +250,7 @@ sub selected
 	} keys_of($results, $scenario);
 }
 
-# gnuplot's commands for a panel; $block is a name for its data.
+# Returns gnuplot's commands for a panel; $block is a name for its data.
 sub panel_commands
 {
 	my ($directory, $results, $scenario, $panel, $block) = @_;
@@ -267,7 +268,7 @@ sub panel_commands
 			  $line =~ s/\s+$//r;
 			next if $line =~ /^(#|servers,)/;
 
-			# all panels alike
+			# All panels have the same scale.
 			($last, $most) = (max($last, $at), max($most, $lag));
 			next if $servers ne $panel->{servers};
 			push @{ $series{$standby} }, "$at $lag";
@@ -320,7 +321,8 @@ sub panel_commands
 	my (@plots, %x, @tics);
 	if ($panel->{kind} eq 'lines')
 	{
-		# Equal steps, which is what sizes that double look like on a logarithmic axis.
+		# Use equal steps, because sizes that double are equidistant on a logarithmic
+		# axis.
 		my @names = uniq(
 			map {
 				my @field = split /,/, $_, -1;
@@ -453,8 +455,8 @@ sub panel_commands
 
 =item compact_svg($file)
 
-Rewrite a file of gnuplot's without what has no effect: groups that are empty, marks that are
-not used, attributes that each group repeats, and the second decimal.  It gets half as long.
+Remove everything without effect from a file of gnuplot: empty groups, unused marks,
+attributes that each group repeats, and the second decimal.  This halves its size.
 
 =cut
 
@@ -476,7 +478,7 @@ sub compact_svg
 	$text =~ s{<filter .*?</filter>}{}gs;
 	$text =~ s{ class="gridline"}{}g;
 
-	# what the outermost group says holds for those in it
+	# Attributes of the outermost group also apply to the groups in it.
 	my $common =
 	  'fill="none" stroke="currentColor" stroke-linecap="butt" stroke-linejoin="miter"';
 	my @also = (
@@ -493,7 +495,7 @@ sub compact_svg
 	$text =~ s{\s*\n\s*}{\n}g;
 	1 while $text =~ s{<g [^<>]*>\n?</g>\n?}{}g;
 
-	# from the last one, as they use one another
+	# Start with the last one, because they refer to each other.
 	foreach my $id (reverse $text =~ /id='(gpPt\d+|gpDot)'/g)
 	{
 		$text =~ s{<\w+ [^<>]*id='$id'[^<>]*/>\n?}{}
@@ -510,7 +512,7 @@ sub compact_svg
 
 =item plot($directory, $results)
 
-Draw what there is of results that read_results has returned.  Without gnuplot, nothing.
+Draw plots of results that read_results has returned.  Without gnuplot, do nothing.
 
 =cut
 

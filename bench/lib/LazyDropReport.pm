@@ -9,9 +9,9 @@ LazyDropReport - summary of bench/run's results
 
 =head1 DESCRIPTION
 
-Medians are those of all runs.  A ratio of two servers is that of each run, in which they ran
-one after the other; of these again the median, and the smallest and the largest, which is its
-spread.
+A median is taken over all runs.  A ratio of two servers is computed for each run, in
+which the servers ran one after the other.  The report has the median of these ratios, and
+their spread, which is the smallest and the largest one.
 
 =cut
 
@@ -40,10 +40,10 @@ our @EXPORT = qw(write_report text_summary compare_results);
 # Bars
 # ---------------------------------------------------------------------------
 
-# What was asked of the fork before it was measured.  "of", and "by" for a ratio: server,
-# shared_buffers (large is --large), case as a pattern, measure as a pattern; "less" for a
-# difference; "every" for all that match instead of the first.  The median counts, or what
-# "which" says.
+# Requirements for the fork that were set before it was measured.  "of", and "by" for a
+# ratio: server, shared_buffers (large is --large), case as a pattern, measure as a
+# pattern; "less" for a difference; "every" for all matches instead of the first.  The
+# median must meet the requirement, or the value that "which" selects.
 my @bars = (
 	{
 		scenario => 'drop-loop',
@@ -403,8 +403,8 @@ my @bars = (
 				})
 		} qw(on off)));
 
-# The values by run of what a bar names, of the first that matches or of every one;
-# undefined if it was not measured.
+# Returns the values by run of the measurement that a requirement names: of the first
+# match or of every match; undef if it was not measured.
 sub lookup
 {
 	my ($results, $scenario, $which, $every) = @_;
@@ -432,7 +432,8 @@ sub lookup
 
 =item bars($results)
 
-A list of array references: what was asked, the bar, what was seen, and "met" or "SHORT".
+Returns a list of array references: the requirement, the bar, the result, and "met" or
+"SHORT".
 
 =cut
 
@@ -451,7 +452,7 @@ sub bars
 		{
 			my $by = lookup($results, $bar->{scenario}, $bar->{by}) or next;
 
-			# Such that did not run in one group have runs in common, too.
+			# Servers that did not run in the same group have runs in common, too.
 			@seen = ratios($of, $by) or next;
 		}
 		if ($bar->{less})
@@ -492,8 +493,8 @@ sub bars
 
 =item write_report($directory)
 
-Write summary.md and a plot for each scenario beside the results.  Without gnuplot, plots
-are left out.
+Write summary.md and a plot for each scenario beside the results.  Without gnuplot, omit
+the plots.
 
 =cut
 
@@ -570,7 +571,7 @@ the median and the spread.\n\n";
 
 =item text_summary($directory, @scenarios)
 
-The same of some scenarios as text for a terminal.
+Returns the same summary of some scenarios as text for a terminal.
 
 =cut
 
@@ -608,9 +609,9 @@ sub text_summary
 
 =item compare_results($directory, $other)
 
-Whether two series agree: for each ratio to stock that both have, the median and spread of
-either.  They agree if each median lies within the other's spread, overlap if the spreads
-do, and differ if not even these.  Returns a text, and how many there are of each.
+Compare two series: for each ratio to stock that both have, report the median and spread
+of each.  They agree if each median lies within the other's spread, overlap if the spreads
+do, and differ otherwise.  Returns a text, and the number of ratios with each verdict.
 
 =cut
 

@@ -8,8 +8,8 @@ LazyDropResults - read the results of bench/run
 
 =head1 DESCRIPTION
 
-The CSV files that bench/run writes: comment lines that tell what was run where, a line of
-names, and one line for each value.
+Reads the CSV files that bench/run writes.  They have comment lines, which describe the
+run and the machine, a line with the names of the columns, and one line for each value.
 
 =cut
 
@@ -35,9 +35,10 @@ our @columns = qw(scenario run server shared_buffers case measure unit value);
 
 =item read_results($directory [, @scenarios])
 
-Results of those scenarios, by default all, as a hash reference: head, scenario to a hash of
-what the comment lines tell; keys, all that was measured, in that order, "scenario,
-shared_buffers, case, measure, unit"; values, of key, server, and run.
+Returns the results of the given scenarios, by default of all, as a hash reference: "head"
+maps a scenario to a hash of its comment lines; "keys" has all measurements, in the order
+of the file, as "scenario, shared_buffers, case, measure, unit"; "values" are by key,
+server, and run.
 
 =cut
 
@@ -100,7 +101,7 @@ sub by_size
 	return $x <=> $y;
 }
 
-# Three digits that count; plain numbers, no exponents.
+# Format a number with three significant digits, without an exponent.
 sub number
 {
 	my ($value) = @_;
@@ -119,7 +120,7 @@ sub spread
 		min(@values), max(@values));
 }
 
-# Ratios of each run that both have.
+# Returns the ratios of the runs that both have.
 sub ratios
 {
 	my ($above, $below) = @_;
@@ -127,7 +128,7 @@ sub ratios
 	  grep { exists $below->{$_} && $below->{$_} != 0 } sort keys %$above;
 }
 
-# Servers in the order in which tables and plots have them.
+# Returns the servers in the order of tables and plots.
 sub in_order
 {
 	my %rank = (

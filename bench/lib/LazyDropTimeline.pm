@@ -4,13 +4,13 @@
 
 =head1 NAME
 
-LazyDropTimeline - what the clients of LazyDropClients have seen, measured and drawn
+LazyDropTimeline - analyze and draw the observations of LazyDropClients
 
 =head1 DESCRIPTION
 
-Lag is not asked for, but measured, as in LazyDropLag: at each sample of a standby, it is
+The lag is measured from outside, as in LazyDropLag: at each sample of a standby, it is
 the age of the oldest WAL that it has not replayed, which is the time since a primary was
-first seen beyond its position.
+first observed beyond its position.
 
 =cut
 
@@ -32,9 +32,9 @@ our @EXPORT = qw(time_without_leader lag_of_members largest_lag states
 
 =item time_without_leader(\@acknowledged, $since)
 
-From what the writer has noted: seconds from the last number that a leader acknowledged
-until the first one that another server did, of the first such change after a time.  Undef if
-there is none.
+Returns, from the notes of the writer, the seconds between the last number that one leader
+has acknowledged and the first number that another server has acknowledged, at the first
+such change after a time.  Returns undef if there is none.
 
 =cut
 
@@ -56,11 +56,12 @@ sub time_without_leader
 
 =item lag_of_members(\%samples)
 
-Of samples by member: an array of [ time, lag ] for each, at times when it was a standby.
+Takes samples by member.  Returns an array of [ time, lag ] for each, at times when it was
+a standby.
 
 =item largest_lag(\%lag, $from, $to)
 
-The largest lag of any member in a time.
+Returns the largest lag of any member in an interval.
 
 =cut
 
@@ -69,8 +70,9 @@ sub lag_of_members
 	my ($samples) = @_;
 	my %lag = map { $_ => [] } keys %$samples;
 
-	# Where the primary was when.  A new primary may begin before the end of an old one,
-	# whose last WAL is lost then.  While there is none, no lag grows.
+	# Positions of the primary over time.  A new primary may begin before the end of an
+	# old one, whose last WAL is lost then.  While there is no primary, the lag does not
+	# grow.
 	my (@primary, $seen);
 	foreach my $sample (
 		sort { $a->[1][0] <=> $b->[1][0] }
@@ -90,7 +92,7 @@ sub lag_of_members
 		}
 		elsif ($role eq 'standby')
 		{
-			# the first that is beyond
+			# Find the first position beyond it.
 			my ($low, $high) = (0, scalar @primary);
 			while ($low < $high)
 			{
@@ -124,7 +126,8 @@ sub largest_lag
 
 =item states(\@samples)
 
-Times in which a member was the same: [ from, to, role, program ].
+Returns the intervals in which a member's state did not change: [ from, to, role, program
+].
 
 =cut
 
@@ -150,9 +153,9 @@ sub states
 
 =item write_timeline($file, %seen)
 
-Write what draw_timeline draws, as CSV: "zero", the time that is 0; "samples" by member;
-"lag" by member; "drops", the dropper's notes; "acknowledged", the writer's; "events",
-[ time, text ].
+Write the input of draw_timeline as CSV: "zero", the time that is 0; "samples" by member;
+"lag" by member; "drops", the dropper's notes; "acknowledged", the writer's; "events", [
+time, text ].
 
 =cut
 
@@ -176,7 +179,7 @@ sub write_timeline
 	}
 	foreach my $name (sort keys %{ $seen{lag} })
 	{
-		# the largest of each second
+		# Use the maximum of each second.
 		my %most;
 		foreach my $lag (@{ $seen{lag}{$name} })
 		{
@@ -209,8 +212,8 @@ sub write_timeline
 
 =item draw_timeline($csv, $svg, $title)
 
-Draw that with gnuplot: which member was leader; the lag of each; what was written and dropped.  Returns
-whether it did, which it does not without gnuplot.
+Draw the timeline with gnuplot: which member was leader; the lag of each; the numbers of
+writes and drops.  Returns whether it did; without gnuplot, it does not.
 
 =cut
 
@@ -281,7 +284,7 @@ sub draw_timeline
 		  grep { $_->{member} eq $members[$i] } @{ $row{lag} // [] };
 		next unless @of;
 
-		# A line is broken while there is no lag.
+		# Interrupt the line while there is no lag.
 		my ($last, @lines);
 		foreach my $lag (@of)
 		{

@@ -1,14 +1,15 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: replay of CREATE DATABASE with STRATEGY file_copy looks at all headers for the
-# pages of the source, in stock as well; the fork has to be sure, too, that nothing is left
-# of an earlier owner of the target's name.
+# Source: replay of CREATE DATABASE with STRATEGY file_copy scans all headers for pages of
+# the source, in stock as well.  The fork must also make sure that no page of an earlier
+# owner of the target's name is left.
 #
-# Asks: how long does a standby take to replay 100 of them that it has received before, and
-# how many passes does it make for them?
+# Asks: how long does a standby take to replay 100 of these records that it has received
+# before, and how many passes does it make for them?
 #
-# Expected: no longer than stock, and no pass, because the target's directory is not there.
+# Expected: no longer than stock, and no pass, because the target's directory does not
+# exist.
 
 use strict;
 use warnings FATAL => 'all';
@@ -46,7 +47,7 @@ scenario 'createdb-replay' => (
 			'passes', stats($standby)->{passes} - $before->{passes}, $what)
 		  if $before;
 
-		# They must be there, or it is not what was to be measured.
+		# The databases must exist, or the measurement is not valid.
 		my $seen = $standby->safe_psql('postgres',
 			q{SELECT count(*) FROM pg_database WHERE datname ~ '^db\d'});
 		die "replay has made $seen databases\n" if $seen != $databases;

@@ -1,21 +1,21 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# What LazyDrop is for, shown: "make demo".
+# Demonstrates the purpose of LazyDrop: "make demo".
 #
-# Asks: what does a drop cost the session, on the primary alone; and how far do two
+# Asks: how expensive is a drop for the session, on the primary alone?  And how far do two
 # standbys, one cascading from the other, fall behind while their primary drops tables,
-# truncates, drops databases and drops one large table; with lazydrop.enabled off, which
-# is stock's way, and on?
+# truncates, drops databases and drops one large table, with lazydrop.enabled off, which
+# is the way of stock, and on?
 #
-# Three servers share this machine.  A primary that looks at all buffer headers for each
-# drop is as slow as the standbys that do the same, and they seem to keep up.  What hurts
-# is a primary whose sessions drop on many processors, while replay is one process.  So the
-# primary has lazydrop on in both rounds, the same drops arrive at the same times, and only
-# the standbys' setting differs.
+# Three servers share this machine.  A primary that scans all buffer headers for each drop
+# is as slow as standbys that do the same, so they seem to keep up.  In practice, sessions
+# of a primary drop on many processors, while replay is a single process.  Therefore the
+# primary has lazydrop on in both rounds, the same drops arrive at the same times, and
+# only the standbys' setting differs.
 #
-# Expected: with much shared_buffers, standbys with it off fall behind by seconds; with it
-# on, never by more than a fraction of one.
+# Expected: with a large shared_buffers, standbys with lazydrop off fall behind by
+# seconds; with it on, never by more than a fraction of a second.
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,18 +29,19 @@ my $tables = n(1000);
 my $databases = n(60);
 my $gigabytes = $opt{quick} ? 1 : 2;
 
-# What is dropped, how many, at which rate, and how long it goes on at least: drops arrive
-# by a schedule that does not wait for them.
+# For each phase: the objects to drop, their number, the rate, and the minimum duration.
+# Drops arrive according to a schedule that does not wait for them.
 my @phases = (
 	[ "$tables DROP TABLE", 'DROP TABLE d:n', $tables, 400, 9 ],
 	[ "$tables TRUNCATE", 'TRUNCATE t:n', $tables, 400, 9 ],
 	[ "$databases DROP DATABASE", 'DROP DATABASE v:n', $databases, 60, 7 ],
 	[ "a table of $gigabytes GB", 'DROP TABLE large', 1, 0, 8 ]);
 
-# Of each round: when the phases began, counted from its begin; and the lag of the standby.
+# For each round: the start times of the phases, relative to the start of the round; and
+# the lag of the standby.
 my (%start, %curve);
 
-# The primary's setting.
+# Change the primary's setting.
 sub set_lazydrop
 {
 	my ($node, $setting) = @_;
@@ -52,8 +53,8 @@ sub set_lazydrop
 	return;
 }
 
-# "large" gets its gigabytes as further segments, beside the servers: files that are
-# really there.
+# Create the objects to drop.  "large" gets its gigabytes as further segments with blocks
+# on the disk, on each server.
 sub create_victims
 {
 	my ($tables, $databases, $gigabytes, $primary, @standbys) = @_;
@@ -88,7 +89,7 @@ sub catch_up
 	return;
 }
 
-# The primary alone: medians of what psql says.
+# Measure the primary alone: medians of the times that psql reports.
 sub time_drops
 {
 	my ($primary) = @_;
@@ -115,7 +116,7 @@ sub time_drops
 	return;
 }
 
-# Show how far the standbys are behind now.
+# Show the current lag of the standbys.
 sub show_lag
 {
 	my ($samples, $what) = @_;
@@ -138,8 +139,9 @@ sub show_lag
 	return;
 }
 
-# One phase, and what follows until both standbys have it all, its time is up, and it has
-# been quiet for a while.  Returns what has been seen of it: [ what, began, position ].
+# Run one phase, and wait until both standbys have replayed it, its time is up, and
+# nothing has happened for a while.  Returns an array reference with its name, start time
+# and position.
 sub run_phase
 {
 	my ($primary, $samples, $phase, $at) = @_;
@@ -179,7 +181,8 @@ sub run_phase
 	return [ $what, $began, $position ];
 }
 
-# Filled up where lazydrop is off; what is on is one mark in each column.
+# With lazydrop off, fill the area below the curve; with it on, draw one mark in each
+# column.
 sub draw
 {
 	my ($columns, $rows) = (70, 12);
@@ -247,7 +250,7 @@ scenario 'demo' => (
 		my @nodes = ($primary, $standby, $cascade);
 		create_victims($tables, $databases, $gigabytes, @nodes);
 
-		# In the second round everything happens when it did in the first.
+		# In the second round, everything happens at the same times as in the first.
 		my $samples = start_samples(@nodes);
 		my $zero = time + 2;
 		my @storms = map {

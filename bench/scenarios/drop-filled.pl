@@ -1,16 +1,17 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: Percona's blog, 2011, on DROP TABLE with innodb_lazy_drop_table: 1,000 tables that
-# fill 15%, 36% and 72% of a buffer pool of 144 GB took 310, 776 and 1635 s to drop one by
-# one with InnoDB, and 95, 210 and 466 s with its lazy drop.
+# Source: Percona's blog, 2011, on DROP TABLE with innodb_lazy_drop_table: 1,000 tables
+# that fill 15%, 36% and 72% of a buffer pool of 144 GB took 310, 776 and 1635 s to drop
+# one by one with InnoDB, and 95, 210 and 466 s with its lazy drop.
 #
-# Asks: how does the time depend on the fill?  Also with MariaDB from Debian's packages and
-# a pool of the same size.  No server syncs; each starts with its tables in its pool, clean.
+# Asks: how does the time depend on the fill?  Also with MariaDB from Debian's packages
+# and a pool of the same size.  No server syncs; each starts with its tables in its pool,
+# clean.
 #
-# Expected: stock's time depends on the pool, a little on the fill because files are
-# larger; the fork's on neither; MariaDB's later releases are lazy as well, and their time
-# is that of removing the files.
+# Expected: stock's time depends on the pool, and a little on the fill because files are
+# larger; the fork's time depends on neither.  Later releases of MariaDB are lazy as well,
+# and take as long as the removal of the files.
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,7 +36,7 @@ sub postgres_case
 		%without_standbys,
 		synchronous_commit => 'off');
 
-	# a page for each row
+	# Each page has one row.
 	my $rows = int(128 * $mb / $tables);
 	$node->safe_psql('postgres', 'CREATE EXTENSION pg_prewarm');
 	$node->safe_psql(
@@ -118,7 +119,7 @@ sub mariadb_case
 	};
 	my $give_up = time + $PostgreSQL::Test::Utils::timeout_default;
 
-	# A client that finds no server ends before it has read anything.
+	# If a client finds no server, it exits before it has read anything.
 	until (defined eval { $sql->('SELECT 1') })
 	{
 		die "MariaDB does not start\n"
@@ -126,7 +127,7 @@ sub mariadb_case
 		usleep(100_000);
 	}
 
-	# Its pages have 16 kB, two such rows each.
+	# MariaDB's pages have 16 kB, and two of these rows.
 	my $rows = int(128 * $mb / $tables);
 	$sql->(
 		join(
@@ -137,7 +138,7 @@ sub mariadb_case
 				}
 			} 1 .. $tables)) // die "MariaDB could not create the tables\n";
 
-	# Nothing dirty, so that a drop has nothing of the creation's to do.
+	# No page may be dirty, so that a drop has no work left from the creation.
 	$sql->('SET GLOBAL innodb_max_dirty_pages_pct = 0')
 	  // die "MariaDB does not know how to write its pages\n";
 	$give_up = time + $PostgreSQL::Test::Utils::timeout_default;

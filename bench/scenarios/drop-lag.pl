@@ -3,12 +3,12 @@
 
 # Source: operators' reports of standbys that fall behind.
 #
-# Asks: how far are two standbys behind while a client drops tables in a loop?  Where three
-# servers share two processors, they compete for those, so there is also a loop at a rate
-# that leaves some of them, and that stock cannot reach.
+# Asks: how far behind are two standbys while a client drops tables in a loop?  Three
+# servers that share two processors compete for them.  Therefore there is also a loop at a
+# rate that leaves some processor time unused, and that stock cannot reach.
 #
-# Expected: with much shared_buffers stock is slow on the primary already; the fork is as
-# fast as stock with little, and its standbys are never more than 1 s behind.
+# Expected: with a large shared_buffers, stock is slow even on the primary.  The fork is
+# as fast as stock with a small one, and its standbys are never more than 1 s behind.
 
 use strict;
 use warnings FATAL => 'all';

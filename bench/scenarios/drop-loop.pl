@@ -1,15 +1,17 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: Cybertec's blog on what shared_buffers does to DROP TABLE: a loop of CREATE,
+# Source: Cybertec's blog on the effect of shared_buffers on DROP TABLE: a loop of CREATE,
 # INSERT one row, DROP in one transaction, synchronous_commit off, one client: 1390, 1341,
 # 1193, 532 and 104 transactions per second at 8 MB, 32 MB, 128 MB, 1 GB and 8 GB.
 #
-# Asks: does the loop depend on shared_buffers?  What does the worker use for it?
+# Asks: does the loop depend on shared_buffers?  How much CPU time does the worker use for
+# it?
 #
-# Expected before it was run: stock falls as in the source; the fork at 16 GB has at least
-# 0.95 of its own rate at 8 MB, less than 5% of a processor for the worker, and at most 10
-# passes for 1,000 drops.  At 8, 32 and 128 MB it has at least 0.98 of stock's.
+# Expected before it was run: stock slows down as in the source; the fork at 16 GB has at
+# least 0.95 of its own rate at 8 MB, less than 5% of a processor for the worker, and at
+# most 10 passes for 1,000 drops.  At 8, 32 and 128 MB it has at least 0.98 of stock's
+# rate.
 
 use strict;
 use warnings FATAL => 'all';

@@ -4,15 +4,15 @@
 # Source: pgsql-hackers, and operators' reports of standbys that fall behind.
 #
 # Asks: how long does one standby take to replay 1,000 DROP TABLE, 1,000 TRUNCATE and 100
-# DROP DATABASE that it has received before?  And 1,000 DROP TABLE that are four relations
-# each, with an index, a TOAST table and its index; how many system calls does the startup
-# process make for one of these?  They are counted by strace in a case of its own, since
-# it slows down what it watches.
+# DROP DATABASE that it has received before?  And 1,000 DROP TABLE of four relations each,
+# with an index, a TOAST table and its index; and how many system calls does the startup
+# process make for one of these?  strace counts them in a separate case, because it slows
+# the process down.
 #
-# Expected: stock takes 19, 21 and 1.5 s at 16 GB (on a machine with slower memory than the
-# one of the results); the fork at most 1.15 times what it takes at 128 MB, and a hundredth
-# of stock's time for DROP TABLE.  Four relations took 140 to 190 us when each fork and
-# segment was looked for, and should take half of that.
+# Expected: stock takes 19, 21 and 1.5 s at 16 GB (on a machine with slower memory than
+# the machine of the results); the fork at most 1.15 times its own time at 128 MB, and a
+# hundredth of stock's time for DROP TABLE.  Four relations took 140 to 190 us when each
+# fork and segment was looked up, and should take half of that.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ use List::Util qw(sum);
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
-# A table, an index, a TOAST table and its index, with a block each.
+# Create a table, an index, a TOAST table and its index, with one block each.
 sub create_four_relations
 {
 	my ($primary, $tables) = @_;
@@ -42,7 +42,8 @@ sub create_four_relations
 	return;
 }
 
-# What strace counts in a process while a function runs: a hash of calls by name.
+# Count the system calls of a process with strace while a function runs.  Returns a hash
+# of counts by name.
 sub system_calls
 {
 	my ($pid, $function) = @_;
@@ -85,7 +86,7 @@ sub system_calls_case
 	record('system calls of a drop in replay',
 		'calls', sum(values %calls) / $tables);
 
-	# Those that are not only of the replay as such.
+	# Record only calls that depend on the number of drops.
 	foreach my $name (sort keys %calls)
 	{
 		record("$name of a drop in replay", 'calls', $calls{$name} / $tables)
@@ -151,7 +152,8 @@ scenario 'drop-replay' => (
 				"$databases DROP DATABASE",
 				map { "DROP DATABASE db$_" } 1 .. $databases
 			],
-			# last, as files that have just been removed slow others' creation
+			# This is the last case, because files that were just removed slow down the
+			# creation of others.
 			[
 				"$tables DROP TABLE of four relations",
 				map { "DROP TABLE f$_" } 1 .. $tables

@@ -6,17 +6,17 @@
 #
 # Asks: how far do two standbys, one cascading from the other, fall behind while a client
 # drops 1,000 tables, indexes and partitions, truncates 1,000 tables and drops 100
-# databases; and what does it cost the client?
+# databases?  And how long does the client take?
 #
-# A primary that looks at all headers for each drop is as slow as its standbys are, and
-# takes processors from them where all run on one machine: they seem to keep up.  What hurts
-# is a primary whose sessions drop on many processors, while replay is one process.  So
-# there are also standbys of stock, and of the fork with lazydrop off, below a primary that
-# has it on: "on>stock" and "on>off".
+# A primary that scans all headers for each drop is as slow as its standbys, and takes
+# processor time from them if all run on one machine, so they seem to keep up.  In
+# practice, sessions of a primary drop on many processors, while replay is a single
+# process.  Therefore there are also standbys of stock, and of the fork with lazydrop off,
+# below a primary that has it on: "on>stock" and "on>off".
 #
-# Expected: stock's client takes as much longer as shared_buffers is larger, and the fork's
-# does not; standbys of stock below a fast primary fall behind by seconds at 16 GB; the
-# fork's are never more than a second behind.
+# Expected: the time of stock's client increases in proportion to shared_buffers, and the
+# fork's does not.  Standbys of stock below a fast primary fall behind by seconds at 16
+# GB; the fork's are never more than a second behind.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,13 +1,14 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: reports of DROP DATABASE that takes 10 s and more for a few megabytes on a busy
+# Source: reports of DROP DATABASE that takes 10 s or more for a few megabytes on a busy
 # primary, because it forces a checkpoint of the whole cluster.
 #
-# Asks: how long does it take with 0, 1 and 4 GB of other databases' buffers dirty, and
-# fsync on?
+# Asks: how long does it take if 0, 1 and 4 GB of other databases' buffers are dirty, and
+# fsync is on?
 #
-# Expected: stock writes them all; the fork takes at most 75 ms, however much is dirty.
+# Expected: stock writes all of them; the fork takes at most 75 ms, regardless of the
+# number of dirty buffers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +20,7 @@ scenario 'dropdb-dirty' => (
 	seconds => sub { 3 + 5 * $_[0]{gigabytes} },
 	disk => 14,
 	groups => sub {
-		# They are in the kernel's cache as well.
+		# The pages are in the kernel's cache as well.
 		my $fits = meminfo('MemTotal') > 12 * 1024;
 		my $size = $opt{quick} ? '256MB' : $fits ? '6GB' : '2GB';
 		return map {
@@ -45,7 +46,7 @@ scenario 'dropdb-dirty' => (
 		$node->safe_psql('small',
 			'CREATE TABLE t AS SELECT generate_series(1, 10000) AS a');
 
-		# a page for each row
+		# Each page has one row.
 		$node->safe_psql(
 			'postgres', qq{
 			CREATE TABLE dirty (a text);

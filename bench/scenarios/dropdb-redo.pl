@@ -2,16 +2,16 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Source: pgsql-hackers, 2018 and 2019, on DROP DATABASE with many tablespaces: a database
-# over 1,000 tablespaces, one table in each; base backup; drop; immediate shutdown; archive
-# recovery.  It took 8 to 10 s with 16 GB of shared_buffers before the tablespaces were put
-# into one record, and less than 1 s afterwards, which is what stock 18 has.
+# in 1,000 tablespaces, with one table in each; base backup; drop; immediate shutdown;
+# archive recovery.  It took 8 to 10 s with 16 GB of shared_buffers before all tablespaces
+# were put into one record, and less than 1 s afterwards, as in stock 18.
 #
 # Asks: how long does redo take?  All servers recover from the same backup, made by stock.
 #
-# Expected: stock less than 1 s, most of it for removing 1,001 directories; the fork less,
-# because the files go later: at the end of recovery, before anybody is let in.  So the whole
-# time from the begin of redo until the server is open is measured as well; it must not be
-# longer than stock's.
+# Expected: stock takes less than 1 s, most of it for removing 1,001 directories.  The
+# fork takes less, because the files are removed later: at the end of recovery, before
+# connections are accepted.  Therefore the whole time from the start of redo until the
+# server accepts connections is measured as well; it must not be longer than stock's.
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,14 +2,16 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Asks: how many instructions does it take to write a buffer when nothing is pending?
-# Counted by callgrind in a single-user server, which writes what a table's creation left
-# dirty; so it does not depend on the machine's other work.  And how many, and how many
-# locks of ours, when 10,000 entries are pending?  Counted in the checkpointer of a standby
-# all of which runs under callgrind, since replay of a drop takes a small part of the
-# instructions of the drop; its worker is stopped meanwhile.
+# They are counted by callgrind in a single-user server that writes the pages that the
+# creation of a table has left dirty, so the result does not depend on other load on the
+# machine.  And how many instructions, and how many of our locks, does it take when 10,000
+# entries are pending?  These are counted in the checkpointer of a standby.  All of the
+# standby runs under callgrind, because replay of a drop takes only a small part of the
+# drop's instructions.  Its worker is stopped meanwhile.
 #
-# Expected: some tens more than stock, of some ten thousand; with 10,000 entries within 20 of
-# those with none, and no lock but for the few relations that share a bucket with an entry.
+# Expected: some tens more than stock, of about ten thousand; with 10,000 entries within
+# 20 of the count with none, and no lock except for the few relations that share a bucket
+# with an entry.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +21,7 @@ use LazyDropCallgrind;
 use LazyDropUtils qw(stats wait_for_stats);
 use PostgreSQL::Test::Utils;
 
-# Of each table that is written.
+# Number of pages of each table that is written.
 my $pages = 100;
 
 my @collect = ('--toggle-collect=FlushBuffer*');
@@ -33,8 +35,8 @@ sub buffers_written
 	return $writes;
 }
 
-# Drop, make other buffers dirty, and have a restartpoint write them.  What is dropped stays
-# pending meanwhile, or is settled before.
+# Drop tables, make other buffers dirty, and let a restartpoint write them.  The dropped
+# tables stay pending meanwhile, or are settled before.
 sub drop_and_write
 {
 	my ($primary, $standby, $pending, $tables, $others) = @_;
@@ -49,7 +51,7 @@ sub drop_and_write
 	$primary->wait_for_replay_catchup($standby);
 	wait_for_nothing_left($standby) unless $pending;
 
-	# a page for each row
+	# Each page has one row.
 	$primary->safe_psql(
 		'postgres',
 		join(
@@ -65,8 +67,8 @@ sub drop_and_write
 	return;
 }
 
-# With many small relations to write, so that it does not matter much whether one of them
-# shares a bucket with an entry.
+# There are many small relations to write, so that it does not matter much whether one of
+# them shares a bucket with an entry.
 sub server_case
 {
 	my ($case) = @_;

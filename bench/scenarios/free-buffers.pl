@@ -1,16 +1,16 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: Robert Haas on pgsql-hackers, 2011, and others since: a sequential scan of more than a
-# quarter of shared_buffers keeps to its ring of 256 kB even where all other buffers are
-# free, so that a table that would fit is read again and again.
+# Source: Robert Haas on pgsql-hackers, 2011, and others since: a sequential scan of more
+# than a quarter of shared_buffers uses only its ring of 256 kB even if all other buffers
+# are free, so a table that would fit is read again and again.
 #
-# Asks: shared_buffers are empty but for a hot table of a sixteenth of them.  A table of three
-# eighths is scanned twice: how many blocks does each scan read, how long does it take,
-# and what is left of the hot table?
+# Asks: shared_buffers is empty except for a hot table of a sixteenth of its size.  A
+# table of three eighths is scanned twice.  How many blocks does each scan read, how long
+# does it take, and how much of the hot table is left?
 #
-# Expected: stock reads all blocks twice.  With lazydrop.scan_resistance on, the second scan reads
-# none, and the hot table is left.
+# Expected: stock reads all blocks twice.  With lazydrop.scan_resistance on, the second
+# scan reads none, and the hot table is left.
 
 use strict;
 use warnings FATAL => 'all';

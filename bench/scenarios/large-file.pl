@@ -1,16 +1,16 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: operators' reports of standbys that stand still while they replay DROP TABLE of
-# a table of many gigabytes; truncating a segment of 1 GB takes 0.2 to 0.3 s.
+# Source: operators' reports of standbys that stop while they replay DROP TABLE of a table
+# of many gigabytes; the truncation of a segment of 1 GB takes 0.2 to 0.3 s.
 #
-# Asks: how long is the session held that drops a table of 8 GB, how long the startup
-# process that replays it, when is the space given back, and how long does a clean shutdown
-# take that begins right after such a drop, with its files still there?
+# Asks: how long does DROP TABLE of 8 GB hold up the session, and how long the startup
+# process that replays it?  When is the space available again?  And how long does a clean
+# shutdown take that begins right after such a drop, while its files still exist?
 #
-# Expected: stock truncates and unlinks the files there and then, 1.5 to 2.5 s; the fork
-# holds either for at most 10 ms.  Its space is back after at most 1.15 times as long as stock's,
-# and the shutdown does not wait for the removal.
+# Expected: stock truncates and unlinks the files immediately, in 1.5 to 2.5 s; the fork
+# holds up either process for at most 10 ms.  Its space is available after at most 1.15
+# times stock's time, and the shutdown does not wait for the removal.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ use LazyDropBench;
 use LazyDropUtils qw(hold_replay stats);
 use Time::HiRes   qw(time);
 
-# When the space of a file is given back.
+# Record the time until the space of a file is available again.
 sub record_space
 {
 	my ($file, $began, $what) = @_;
@@ -28,7 +28,7 @@ sub record_space
 	return;
 }
 
-# A shutdown right after a drop, whose files the worker removes slowly.
+# Shut down right after a drop whose files the worker removes slowly.
 sub shutdown_case
 {
 	my ($node, $gigabytes) = @_;
@@ -95,7 +95,7 @@ scenario 'large-file' => (
 			time_resumed_replay($standby, $primary->lsn('flush')));
 		record_space("$copy.1", $began, 'space free on the standby after');
 
-		# Without a standby, which a shutdown would wait for.
+		# Remove the standby, because a shutdown would wait for it.
 		discard($standby);
 		shutdown_case($primary, $gigabytes) if $case->{server} ne 'stock';
 		discard($primary);

@@ -1,13 +1,14 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Asks: what does a process do to find a victim for a page that is not in shared_buffers, and to note
-# the page that it loads?  Instructions, atomic ones of these, and LWLocks, counted by callgrind in all
-# processes of a server: with one session that looks up rows of twice shared_buffers at random, and
-# with 64.
+# Asks: what is the cost of finding a victim for a page that is not in shared_buffers, and
+# of noting the page that is loaded?  Instructions, atomic instructions among them, and
+# LWLocks are counted by callgrind in all processes of a server: with one session that
+# looks up rows of twice shared_buffers at random, and with 64.
 #
-# Expected: with lazydrop.scan_resistance on, no more atomic instructions than stock, since hands are
-# moved by many positions at once; the same number of locks; no more with 64 sessions than with one.
+# Expected: with lazydrop.scan_resistance on, no more atomic instructions than stock,
+# because hands are moved by many positions at once; the same number of locks; no more
+# with 64 sessions than with one.
 
 use strict;
 use warnings FATAL => 'all';
@@ -17,14 +18,15 @@ use LazyDropCache;
 use LazyDropCallgrind;
 use PostgreSQL::Test::Utils;
 
-# GetVictimBuffer also calls what notes an eviction.
+# GetVictimBuffer also calls the function that notes an eviction.
 my @collect = (
 	'--dump-instr=yes', '--compress-pos=no',
 	map { "--toggle-collect=$_" } qw(GetVictimBuffer* LazyDropCacheNoteLoad*)
 );
 
-# Processes that served a user's sessions, by what they logged when these ended.  The user tells
-# them from the session that has filled shared_buffers, which may end later than it is left.
+# Returns the processes that served a user's sessions, according to the log.  The user
+# distinguishes them from the session that has filled shared_buffers, which may end some
+# time after it was closed.
 sub processes_of
 {
 	my ($user, $log) = @_;

@@ -1,33 +1,34 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: the same complaints as those of scan-resistance, as they show in a service: a report
-# runs beside the OLTP load, and the hit ratio of that goes down.
+# Source: the same complaints as for scan-resistance, as observed in a service: a report
+# runs beside the OLTP load, and the hit ratio of the load decreases.
 #
-# Asks: what hit ratio has a table of four times shared_buffers that is read by a key, with a
-# Zipfian distribution of exponent 0.8 or 1.1, and how many reads are made each second: alone, and
-# with an index scan of twice shared_buffers going round beside it?
+# Asks: what is the hit ratio of a table of four times shared_buffers that is read by key,
+# with a Zipfian distribution of exponent 0.8 or 1.1, and how many reads are made per
+# second: alone, and beside a repeated index scan of twice shared_buffers?
 #
-# Each row of the table has a page of its own, so that a page's popularity is a key's.  Only the
-# table's own blocks are counted (pg_statio_user_tables), not those of its index and of the
-# other table.  pgbench's random_zipfian() takes no exponent below 1.001, so that key k, with
-# probability proportional to k^-s, comes from the inverse of the continuous distribution
-# function, with u from 0 to 1 and n keys:
+# Each row of the table has a page of its own, so a page is as popular as its key.  Only
+# the table's own blocks are counted (pg_statio_user_tables), not the blocks of its index
+# and of the other table.  pgbench's random_zipfian() accepts no exponent below 1.001.
+# Therefore, key k with a probability proportional to k^-s is computed by the inverse of
+# the continuous distribution function, with u from 0 to 1 and n keys:
 #
 #	k = floor((1 + u * ((n + 1)^(1 - s) - 1))^(1 / (1 - s)))
 #
-# for either exponent, and the row from multiplying k by a prime modulo n.  The same numbers are
-# drawn in SQL beforehand, eight for each page, and pgbench runs as long as it does later, so that
-# what is measured is a steady state.  The scan reads 128 MB a second, in transactions of
-# 1 MB, so that it is the same load for all.  A server that makes fewer reads by key has more of
-# the scan for each; how many there were for a page of the scan is recorded, too (the simulation
-# had four).
+# for either exponent.  The row is k multiplied by a prime modulo n.  Numbers of the same
+# distribution are drawn in SQL beforehand, eight for each page, and pgbench runs as long
+# as it does later, so that a steady state is measured.  The scan reads 128 MB per second,
+# in transactions of 1 MB, so it is the same load for all servers.  If a server makes
+# fewer reads by key, it has more of the scan for each of them.  The number of reads for
+# each page of the scan is therefore recorded, too (the simulation had four).
 #
-# What is not in shared_buffers comes from the kernel's cache if there is enough memory; so
-# the rate tells less than the hit ratio what a disk would have to do.
+# Pages that are not in shared_buffers come from the kernel's cache if there is enough
+# memory.  The rate therefore shows less clearly than the hit ratio how much a disk would
+# have to do.
 #
-# Expected, from a simulation of the policy for exponent 0.8: a hit ratio of 65 % for stock and
-# 68 % with lazydrop.scan_resistance on; beside the scan, 58 % and 67.5 %.
+# Expected, from a simulation of the policy for exponent 0.8: a hit ratio of 65 % for
+# stock and 68 % with lazydrop.scan_resistance on; beside the scan, 58 % and 67.5 %.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +39,7 @@ use LazyDropCache;
 my $shared_buffers = $opt{quick} ? '16MB' : '256MB';
 my $pages = 4 * 128 * megabytes($shared_buffers);
 
-# rows of the other table, three in each page, in megabytes
+# Megabytes and rows of the other table, which has three rows in each page.
 my $scanned = 2 * megabytes($shared_buffers);
 my $step = 3 * 128;
 
@@ -59,7 +60,7 @@ SELECT count(f) FROM scanned WHERE id > :from AND id <= :to;
 
 my %node;
 
-# Stock's data directory, and the fork's, with tables but without a server.
+# Stock's data directory, and the fork's, with tables but without a running server.
 sub prepare_loads
 {
 	my ($server) = @_;
@@ -94,7 +95,7 @@ sub prepare_loads
 	return $node;
 }
 
-# So many reads by key in one statement.
+# Make a number of reads by key in one statement.
 sub warm_up
 {
 	my ($node, $s, $reads) = @_;
@@ -111,8 +112,8 @@ sub warm_up
 	return;
 }
 
-# Blocks of the table, found and read, when all clients have sent their counts, as they do
-# before they vanish.
+# Returns the numbers of blocks of the table found and read, after all clients have sent
+# their counts, which they do before they disappear.
 sub counters
 {
 	my ($node) = @_;

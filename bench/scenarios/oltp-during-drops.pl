@@ -1,20 +1,20 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: what users want is a stable latency, not a fast DROP; reports of standbys that
-# commits wait for, and that stand still while they replay drops.
+# Source: users want a stable latency, not a fast DROP; and reports of standbys that
+# commits wait for, and that stop while they replay drops.
 #
-# Asks: what do others see of it when tables are created and dropped 1, 10 and 100 times a
-# second beside them, or one of 1 GB is dropped every second; with commits that wait for
-# the local disk, and for replay on a standby?
+# Asks: how are other sessions affected when tables are created and dropped 1, 10 and 100
+# times per second, or when one of 1 GB is dropped every second?  Commits wait for the
+# local disk, or for replay on a standby.
 #
-# Two loads, each for the whole time: as fast as two clients can, for the throughput (not
-# with tables of 1 GB, which take long to make); and 200 transactions a second that arrive by a
-# schedule, for the latencies, which count from the time at which a transaction should have
-# begun.
+# There are two loads, each for the whole time.  The first runs as fast as two clients
+# can, for the throughput (not with tables of 1 GB, whose creation takes long).  The
+# second has 200 transactions per second that arrive according to a schedule, for the
+# latencies, which include the time since a transaction should have begun.
 #
-# Expected: stock loses throughput at 100 drops a second, and with 1 GB each second its
-# p99 is a quarter of a second; the fork's p99 is at most 1.2 times that without drops.
+# Expected: stock loses throughput at 100 drops per second, and with 1 GB each second its
+# p99 is a quarter of a second; the fork's p99 is at most 1.2 times its p99 without drops.
 
 use strict;
 use warnings FATAL => 'all';
@@ -58,7 +58,7 @@ sub loads
 	return;
 }
 
-# Tables of 1 GB, one dropped each second.
+# Create tables of 1 GB, and drop one each second.
 sub drop_gigabytes
 {
 	my ($primary, $standby, $load) = @_;
@@ -174,10 +174,10 @@ scenario 'oltp-during-drops' => (
 			},
 			!$opt{quick} && !$case->{gigabytes});
 
-		# A server that drops more slowly has less of it.
+		# A server that drops more slowly has less of this load.
 		record('tables dropped', '1/s', min(@rates)) if @rates;
 
-		# Nothing of this case is to reach into the next one.
+		# No work of this case may affect the next one.
 		$primary->wait_for_replay_catchup($standby);
 		wait_for_nothing_left($primary, $standby);
 	},

@@ -1,11 +1,11 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Asks: what does a server pay that never drops anything?  Select-only, TPC-B-like, and
-# random updates of a table of 16 times shared_buffers, so that nearly each evicts a page
-# that must be written.
+# Asks: what is the overhead for a server that never drops anything?  Select-only,
+# TPC-B-like, and random updates of a table of 16 times shared_buffers, nearly each of
+# which evicts a page that must be written.
 #
-# Expected: nothing that can be measured; fork / stock at least 0.99.
+# Expected: no measurable overhead; fork / stock at least 0.99.
 
 use strict;
 use warnings FATAL => 'all';

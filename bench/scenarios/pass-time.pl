@@ -1,11 +1,11 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Asks: what does a pass of the worker cost, with 1,000 entries pending, against stock's own
-# scan of the headers?  Stock's is the time of a DROP TABLE with much shared_buffers, less
-# that with little; the pass tells its time itself.
+# Asks: how long does a pass of the worker take with 1,000 entries pending, compared with
+# stock's own scan of the headers?  Stock's scan is the time of a DROP TABLE with a large
+# shared_buffers minus the time with a small one; the pass reports its own time.
 #
-# Expected: at most 1.3 times as much, because both wait for memory.
+# Expected: at most 1.3 times as long, because both wait for memory.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,7 +15,7 @@ use LazyDropUtils qw(stats wait_for_stats);
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
-# Have everything settled that waits, and let drops gather again afterwards.
+# Settle all pending entries, and then let the worker wait for more drops again.
 sub settle
 {
 	my ($node) = @_;
@@ -71,7 +71,7 @@ scenario 'pass-time' => (
 		$node->safe_psql('postgres',
 			join('', map { "CREATE TABLE d$_ (a int);\n" } 1 .. $tables));
 
-		# The worker's first pass ever maps the memory of the headers.
+		# The very first pass of the worker maps the memory of the headers.
 		$node->safe_psql('postgres', 'CREATE TABLE d (a int)');
 		$node->safe_psql('postgres', 'DROP TABLE d');
 		settle($node);

@@ -1,12 +1,12 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: operators' question what a failover right after a large drop costs, since a
-# cluster has no primary while its standby is promoted.
+# Source: operators' question about the cost of a failover right after a large drop,
+# because a cluster has no primary while its standby is promoted.
 #
-# Asks: how long does it take from "pg_ctl promote" until the server is not in recovery any
-# more, with 100 files of 1 GB pending (without blocks on the disk, so that there can be as
-# many), with 20 GB of real ones (in the first run only), and with nothing?
+# Asks: how long does it take from "pg_ctl promote" until the server is no longer in
+# recovery, with 100 files of 1 GB pending (sparse files, so that there can be that many),
+# with 20 GB of real ones (in the first run only), and with nothing?
 # lazydrop.removal_rate keeps them pending.
 #
 # Expected: at most 1.2 times as long as with nothing pending.
@@ -18,10 +18,10 @@ use LazyDropBench;
 use LazyDropUtils qw(add_segments stats);
 use Time::HiRes   qw(time);
 
-# The files of a table that is dropped are there on the standby only.
+# Only the standby has the files of a table that is dropped.
 my $segments = 10;
 
-# Real files are made 16 MB large in a smoke run.
+# In a smoke run, real files have only 16 MB.
 my $gigabytes = 20;
 my $fits = free_gigabytes() > ($opt{quick} ? 2 : $gigabytes + 4);
 
@@ -63,7 +63,7 @@ scenario 'promotion' => (
 			'lazydrop.removal_rate' => '1MB');
 		my $standby = make_standby($primary, $case->{server});
 
-		# With nothing pending, too, the last WAL segment is one to be copied.
+		# Also with nothing pending, the promotion must have to copy the last WAL segment.
 		my @tables = map { "t$_" } 1 .. ($case->{tables} || 10);
 		$primary->safe_psql('postgres',
 			join('', map { "CREATE TABLE $_ AS SELECT 1 AS a;\n" } @tables));

@@ -1,22 +1,24 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: what tables are dropped for, most of the time: retention.  TimescaleDB's drop_chunks
-# and pg_partman's drop_partition_time, which its maintenance calls, drop what is too old.
+# Source: most tables are dropped because of a retention policy.  TimescaleDB's
+# drop_chunks and pg_partman's drop_partition_time, which its maintenance calls, drop
+# tables that are too old.
 #
-# Asks: how long does a session take to drop 1,000 chunks of a hypertable, or 1,000 partitions,
-# in one transaction and one by one, and how long a standby to replay that?
+# Asks: how long does a session take to drop 1,000 chunks of a hypertable, or 1,000
+# partitions, in one transaction and one by one, and how long does a standby take to
+# replay that?
 #
-# Stock goes through shared_buffers once for each transaction, at commit.  It need not when it
-# knows the sizes of all that is dropped, as the process does that has created it; so there is a
-# checkpoint in between, and another session drops.
+# Stock scans shared_buffers once for each transaction, at commit.  It does not have to if
+# it knows the sizes of all dropped relations, as the process does that has created them.
+# Therefore there is a checkpoint in between, and another session drops the tables.
 #
-# The extensions have to be there in both installations, as Debian's packages
-# postgresql-NN-timescaledb and postgresql-NN-partman put them there ("make bench-packages").
-# What is not there is left out.
+# The extensions must be available in both installations, in the places of Debian's
+# packages postgresql-NN-timescaledb and postgresql-NN-partman ("make bench-packages").
+# Extensions that are not available are skipped.
 #
-# Expected: one by one at 16 GB, a session several times as fast as stock's, and replay more than
-# ten times; in one transaction as fast as stock.
+# Expected: one by one at 16 GB, a session is several times as fast as with stock, and
+# replay is more than ten times as fast; in one transaction, both are as fast as stock.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,13 +28,14 @@ use Time::HiRes qw(time);
 
 my $chunks = n(1000);
 
-# The newest is of today, and stays.
+# The newest chunk is of today, and is kept.
 my $rows = qq{
 	INSERT INTO m SELECT now() - i * interval '1 day', i, 'x'
 	FROM generate_series(0, $chunks) AS i};
 
-# What a library is called that is loaded at start, how a table gets its chunks, and how those
-# are dropped that end before the same time of so many days ago.
+# For each extension: the library that is loaded at the start, the commands that create
+# the chunks of a table, and the commands that drop all chunks that end before the same
+# time, a number of days ago.
 my %extension = (
 	timescaledb => {
 		name => 'TimescaleDB',

@@ -1,24 +1,25 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Asks: what does lazydrop.scan_resistance cost where it gains nothing, and what does
-# lazydrop.advisor cost?  pgbench select-only and
-# TPC-B-like with all in shared_buffers; both with a table of four times shared_buffers; Zipfian
-# lookups in that, of two sessions, each a statement, so that no client is waited for;
-# count(*) and VACUUM of tables of half and twice shared_buffers; CREATE INDEX; pgbench -i.  Each
-# begins with a new server, and shared_buffers full of pgbench's accounts.  The servers take turns,
-# a second each, in an order that changes, because the speed of a machine does; the median of a
-# server's turns is its rate in a run.  And how many
-# instructions does it take to find a page in a buffer?  Counted by callgrind
-# in a single-user server, in which a join looks up rows by an index: the difference of
-# two joins, one of which makes twice as many lookups, so that only what hits is counted.  In the
-# same way, how many instructions do statements take for a page, or for a lookup, when little
-# or nothing of it is in shared_buffers?  That does not depend on what else the machine does,
-# but leaves out the kernel's share.
+# Asks: what is the cost of lazydrop.scan_resistance where it has no benefit, and what is
+# the cost of lazydrop.advisor?  The loads are: pgbench select-only and TPC-B-like with
+# all data in shared_buffers; both with a table of four times shared_buffers; Zipfian
+# lookups in that table by two sessions, each a single statement, so that no client is
+# waited for; count(*) and VACUUM of tables of half and twice shared_buffers; CREATE
+# INDEX; pgbench -i.  Each load begins with a new server whose shared_buffers is full of
+# pgbench's accounts.  The servers take turns of one second each, in an order that
+# changes, because the speed of a machine changes.  The median of a server's turns is its
+# rate in a run.  Also: how many instructions does it take to find a page in a buffer?
+# They are counted by callgrind in a single-user server in which a join looks up rows by
+# an index.  The result is the difference of two joins, one of which makes twice as many
+# lookups, so that only hits are counted.  In the same way: how many instructions do
+# statements take for a page, or for a lookup, when little or nothing of it is in
+# shared_buffers?  That does not depend on other load on the machine, but does not include
+# the kernel's share.
 #
-# Expected: on, off, and "advisor", which is off with the advisor on, at least 0.99 of stock's rate.
-# For a hit, as many instructions; up to three more with the advisor's code, one comparison, and
-# more when that is on.
+# Expected: on, off, and "advisor", which is off with the advisor on, have at least 0.99
+# of stock's rate.  A hit takes as many instructions as in stock; up to three more with
+# the advisor's code, which is one comparison, and more if the advisor is on.
 
 use strict;
 use warnings FATAL => 'all';
@@ -39,7 +40,7 @@ my %table = (half => megabytes($small) / 2, twice => 2 * megabytes($small));
 my @kinds = (@servers, 'advisor');
 my %node;
 
-# Functions of a node, which load it for a second, and return a rate, or how long it took.
+# Functions of a node that load it for a second, and return a rate, or a duration.
 sub builtin_load
 {
 	my ($builtin) = @_;
@@ -55,7 +56,7 @@ sub builtin_load
 	};
 }
 
-# Lookups each second by a key that has a Zipfian distribution, one for each page of the table.
+# Zipfian lookups per second, one for each page of the table.
 sub zipf_load
 {
 	my ($s) = @_;
@@ -74,7 +75,7 @@ sub zipf_load
 	};
 }
 
-# How often each second, or how many megabytes, a statement is run again and again.
+# Run a statement repeatedly.  Returns the number of executions, or megabytes, per second.
 sub repeat_statement
 {
 	my ($statement, $each) = @_;
@@ -102,8 +103,8 @@ sub time_pgbench_init
 	return time - $began;
 }
 
-# Instructions in ReadBufferExtended, and the pages that it found and read, of so many
-# lookups.
+# Returns the instructions in ReadBufferExtended, and the pages that it found and read,
+# for a number of lookups.
 sub count_lookups
 {
 	my ($node, $n) = @_;
@@ -152,7 +153,7 @@ sub instructions_case
 	return;
 }
 
-# Statements whose instructions are counted, and for how many pages or lookups each.
+# Statements whose instructions are counted, each with its number of pages or lookups.
 my %statement = (
 	(   map {
 			(   "count(*); $_" =>
@@ -215,7 +216,7 @@ sub statements_case
 	return;
 }
 
-# Name, shared_buffers, what is measured, unit, and load.
+# Name, shared_buffers, measure, unit, and load.
 my @cases = (
 	(   map {
 			my $load = builtin_load($_);
@@ -250,7 +251,7 @@ my @cases = (
 	],
 	[ 'pgbench -i', $small, 'duration', 's', \&time_pgbench_init ]);
 
-# What a run has shown for each server.  All are measured in the first case of it.
+# The results of a run for each server.  All are measured in the first case of the run.
 my %shown;
 
 sub measure_in_turns
@@ -272,7 +273,7 @@ sub measure_in_turns
 		{
 			my $seen = $load->($node{$server}{$size});
 
-			# the first is to warm up
+			# The first turn is a warm-up.
 			push @{ $turns{$server} }, $seen if $turn > 0;
 		}
 	}

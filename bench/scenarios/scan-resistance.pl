@@ -2,22 +2,24 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Source: Luke Lonergan and others on pgsql-hackers, March 2007 ("buffer cache is not scan
-# resistant"): SELECT count(*) and VACUUM of tables that do not fit; a scan threw out what
-# others used.  Rings for sequential scans, VACUUM and bulk writes have come since.
+# resistant"): SELECT count(*) and VACUUM of tables that do not fit; a scan evicted pages
+# that others used.  Rings for sequential scans, VACUUM and bulk writes have been added
+# since.
 #
-# Asks: how much of a hot table of 0.4 times shared_buffers, used often and then idle, is left
-# after one of twice shared_buffers was read or written once, and twice, by each access
-# path?  With io_method worker and sync.
+# Asks: a hot table of 0.4 times shared_buffers is used often and then idle.  How much of
+# it is left after a table of twice shared_buffers was read or written once, and twice, by
+# each access path?  With io_method worker and sync.
 #
-# Each starts with empty buffers; the hot table is loaded and used six times by pg_prewarm,
-# and what is left of it counted with pg_buffercache.  The table has three rows in each
-# page; the index that is almost in its order has each row within 43 pages of its place;
-# the covering index, for the index-only scan, is as large as the table.  EXPLAIN is asked
-# beforehand whether the path is the one that is meant.
+# Each case starts with empty buffers.  The hot table is loaded and used six times by
+# pg_prewarm, and its remaining pages are counted with pg_buffercache.  The other table
+# has three rows in each page.  The index that is almost in its order has each row within
+# 43 pages of its place; the covering index, for the index-only scan, is as large as the
+# table.  EXPLAIN shows beforehand whether the planner uses the intended path.
 #
-# Expected: stock keeps the hot set in sequential scans and VACUUM, and loses half of it or
-# all in index scans, bitmap scans and updates.  With lazydrop.scan_resistance on, at least
-# 90 % are left on every path, twice; if not in the random index scan, with strict.
+# Expected: stock keeps the hot set in sequential scans and VACUUM, and loses half of it
+# or all of it in index scans, bitmap scans and updates.  With lazydrop.scan_resistance
+# on, at least 90 % are left on every path, twice; if not in the random index scan, then
+# with strict.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,9 +32,9 @@ my $large = 2 * megabytes($shared_buffers);
 my $tables = 20;
 my $rows;
 
-# A name; what the planner may use; the statement; its plan; and, where it is another one
-# that EXPLAIN takes, that.  A function instead of the statement runs a program.  "clean" leaves
-# the table as it was.
+# Name; the allowed plan types; the statement; its plan; and the statement for EXPLAIN, if
+# that is a different one.  A function instead of the statement runs a program.  "clean"
+# restores the table.
 my $count = 'SELECT count(f) FROM big';
 my @path = (
 	{
@@ -156,8 +158,8 @@ my @path = (
 		clean => 'DROP TABLE copied'
 	});
 
-# Stock's data directory, or the fork's, whichever was used last: both would need twice the
-# disk.
+# The data directory of stock or of the fork, whichever was used last, because both would
+# need twice the disk space.
 my ($node, $of);
 
 sub prepare_tables
@@ -176,7 +178,7 @@ sub prepare_tables
 		max_parallel_workers_per_gather => '0');
 	$of = $build;
 
-	# 8 rows to a page
+	# Each page has 8 rows.
 	my $hot = int(0.4 * 128 * megabytes($shared_buffers)) * 8;
 	$node->safe_psql(
 		'postgres', qq{

@@ -1,23 +1,23 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: the question that drops no longer answer: how large should shared_buffers be?
-# lazydrop.advisor is to know, without a restart.
+# Source: if drops no longer limit it, how large should shared_buffers be?
+# lazydrop.advisor should answer this without a restart.
 #
-# Asks: how far is the hit ratio that the advisor estimates for a size from the one that a
-# server of that size really has?  The advice is taken at one size; then the server is restarted
-# at each of the other seven, and the same load is run.  And what is lost with the size that
-# pg_lazydrop_advise() names, compared with the largest?
+# Asks: how far is the advisor's estimate of the hit ratio for a size from the real hit
+# ratio of a server with that size?  The advice is taken at one size; then the server is
+# restarted at each of the other seven, and the same load is run.  And how much is lost
+# with the size that pg_lazydrop_advise() recommends, compared with the largest?
 #
-# Each row of the tables has a page of its own.  The loads: keys chosen uniformly from twice
-# shared_buffers; by a Zipfian distribution of exponent 0.8 or 1.1 from four times (see
-# oltp-beside-scan); pgbench's TPC-B-like one at twice; index scans that go round 1.1 times
-# shared_buffers; and exponent 0.8 beside an index scan of twice shared_buffers, a page of it for
-# each four reads by key.  The numbers of transactions are given, not their time, so that all
-# servers do the same.
+# Each row of the tables has a page of its own.  The loads are: keys chosen uniformly from
+# twice shared_buffers; by a Zipfian distribution of exponent 0.8 or 1.1 from four times
+# (see oltp-beside-scan); pgbench's TPC-B-like load at twice; repeated index scans of 1.1
+# times shared_buffers; and exponent 0.8 beside an index scan of twice shared_buffers,
+# with one page of it for every four reads by key.  The number of transactions is fixed,
+# not the time, so that all servers do the same work.
 #
-# Expected, from a simulation of traces: a mean error of less than 1 point, and largest errors
-# where the working set just fits.
+# Expected, from a simulation of traces: a mean error of less than 1 point, with the
+# largest errors where the working set just fits.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ my $pages = 4 * $buffers;
 my @factors = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4);
 my $clients = 2;
 
-# Expressions of pgbench: a key of a table of so many rows.
+# Expressions of pgbench for a key of a table with a number of rows.
 sub uniform
 {
 	my ($rows) = @_;
@@ -42,7 +42,7 @@ sub uniform
 
 my $read = "SELECT balance FROM account WHERE id = :id;\n";
 
-# A hundred pages at a time, in the order of the table.
+# Read a hundred pages at a time, in the order of the table.
 sub round_of
 {
 	my ($rows) = @_;
@@ -53,8 +53,8 @@ SELECT count(balance) FROM account WHERE id > :from AND id <= :from + 100;
 };
 }
 
-# What each client executes, how many pages of the table one transaction reads in the mean, the
-# rows that are read at all, and whether there is one client only.
+# For each load: the script of a client, the average number of pages of the table that a
+# transaction reads, the rows that are read at all, and whether there is only one client.
 my %load = (
 	'uniform; 2 times' => [
 		uniform(2 * $buffers) . $read, 1, "account WHERE id <= 2 * $buffers"
@@ -95,8 +95,8 @@ sub run_load
 		defined $script ? () : ('-b' => 'tpcb-like'));
 }
 
-# All that a load reads is read once before it, so that what is read later is what has been there
-# and has gone.
+# All rows that a load reads are read once before it, so later reads are of pages that
+# have been in the pool and were evicted.
 sub start_with
 {
 	my ($server, $factor, $name) = @_;
@@ -108,7 +108,7 @@ sub start_with
 	return;
 }
 
-# A session has sent its statistics when it is gone.
+# A session has sent its statistics when it has ended.
 sub wait_for_sessions
 {
 	$node->poll_query_until('postgres',
@@ -117,7 +117,7 @@ sub wait_for_sessions
 	return;
 }
 
-# Pages found and read, as pg_stat_io has them.
+# Returns the numbers of pages found and read, according to pg_stat_io.
 sub blocks_so_far
 {
 	my $reads = pg_major() < 18 ? 'sum(reads)' : 'sum(read_bytes) / 8192';
@@ -127,8 +127,8 @@ sub blocks_so_far
 		FROM pg_stat_io WHERE object = 'relation'});
 }
 
-# Hit ratio in per cent, and the rate of transactions.  pg_stat_io is not set to zero, because
-# the advisor would leave out the second in which that is done.
+# Returns the hit ratio in per cent, and the rate of transactions.  pg_stat_io is not
+# reset, because the advisor would ignore the second in which this happens.
 sub measure
 {
 	my ($name) = @_;
@@ -143,8 +143,8 @@ sub measure
 	return (100 * $hits / ($hits + $reads), $rate);
 }
 
-# The rate at a size, of that at the largest.  One is measured right after the other, because
-# the machine's speed changes.
+# Compare the rate at a size with the rate at the largest size.  One is measured right
+# after the other, because the machine's speed changes.
 sub compare_rates
 {
 	my ($server, $name, $smaller) = @_;
@@ -188,7 +188,7 @@ scenario 'shared-buffers-advice' => (
 				VACUUM (FREEZE, ANALYZE) $name});
 		}
 		$node->safe_psql('postgres', 'CREATE EXTENSION pg_lazydrop');
-		# 15 MB for each of the scale, with the indexes
+		# Each unit of the scale has 15 MB, including the indexes.
 		pgbench_init($node, max(1, int(2 * megabytes($shared_buffers) / 15)));
 	},
 	run => sub {
@@ -202,7 +202,7 @@ scenario 'shared-buffers-advice' => (
 		$node->safe_psql('postgres', 'SELECT pg_lazydrop_advice_reset()');
 		($real{1}) = measure($name);
 
-		# until the advisor has summed up
+		# Wait until the advisor has summed up.
 		my $seen = $node->safe_psql('postgres',
 			q{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric}
 		);

@@ -4,14 +4,14 @@
 # Source: Franck Pachot's matrix of shared_buffers against working set: tuples per second
 # and blocks read.
 #
-# Asks: how many tuples each second are read at random, or half read and half updated, from a
-# working set of fixed size, with shared_buffers from a third of it to twice it?  A control
-# group limits the server's memory to shared_buffers, a third of the working set, and what
-# processes need; so the kernel's cache has no more than that third.  It measures stock and
-# the fork as they are.
+# Asks: how many tuples per second are read at random, or half read and half updated, from
+# a working set of fixed size, with shared_buffers from a third of it to twice its size?
+# A control group limits the server's memory to shared_buffers, a third of the working
+# set, and the memory of the processes, so the kernel's cache has no more than that third.
+# Stock and the fork are measured as they are.
 #
-# Expected: no difference between stock and fork.  The rate rises until the working set fits
-# into shared_buffers, and not beyond.
+# Expected: no difference between stock and fork.  The rate increases until the working
+# set fits into shared_buffers, and not further.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,11 +23,11 @@ use PostgreSQL::Test::Utils;
 my $working_set = $opt{quick} ? 24 : 600;
 my $batch = 100;
 
-# Three rows to a page, with space left, so that an update stays in its page.
+# Each page has three rows and free space, so an update stays in its page.
 my $rows = $working_set * 128 * 3;
 
-# The numbers are drawn in a query of their own: a volatile function cannot be looked up in
-# an index.
+# The numbers are drawn in a separate query, because a volatile function cannot be looked
+# up in an index.
 my $read = q{
 SELECT sum(length(filler)) FROM w
 JOIN (SELECT 1 + (random() * %d)::int AS id FROM generate_series(1, %d)) AS r USING (id);
@@ -90,8 +90,8 @@ scenario 'shared-buffers-sizing' => (
 		my $original = $prepared{ $case->{server} };
 		my $node = new_node($case->{server});
 
-		# A copy, because updates change it, and out of the kernel's cache, where it
-		# would not count as the server's.
+		# Use a copy, because updates change it, and keep it out of the kernel's cache,
+		# where its pages would not count as the server's.
 		mkdir $node->basedir;
 		command('cp', '-R', $original->data_dir, $node->data_dir);
 		$node->append_conf('postgresql.conf',

@@ -1,12 +1,12 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# Source: DropRelationBuffers' own comment: without the sizes that recovery knows, a
-# truncation of some blocks looks at all headers.
+# Source: the comment of DropRelationBuffers: without the sizes that recovery knows, the
+# truncation of some blocks scans all headers.
 #
-# Asks: how long does VACUUM take that gives back the tails of 1,000 tables?
+# Asks: how long does a VACUUM take that truncates the ends of 1,000 tables?
 #
-# Expected: stock looks at all headers for each; the fork at 16 GB takes as long as at
+# Expected: stock scans all headers for each table; the fork takes as long at 16 GB as at
 # 128 MB.
 
 use strict;
@@ -41,7 +41,7 @@ scenario 'truncate-tail' => (
 			join('', map { "VACUUM t$_;\n" } 1 .. $tables));
 		record("$tables VACUUM", 's', time - $began);
 
-		# They must have been truncated, or it is not what was to be measured.
+		# The tables must have been truncated, or the measurement is not valid.
 		my $blocks = $node->safe_psql('postgres',
 			q{SELECT max(pg_relation_size(oid)) / 8192 FROM pg_class WHERE relname ~ '^t\d'}
 		);

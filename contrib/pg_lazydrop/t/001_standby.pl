@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# pg_lazydrop on a standby, whose views and functions are about the standby itself.
-# pg_lazydrop_drain with a short timeout, when it is canceled, and without a worker.
-# Also the dump and the update of the extension.
+# Test pg_lazydrop on a standby, where its views and functions show the standby itself.
+# Test pg_lazydrop_drain with a short timeout, when it is canceled, and without a worker.
+# Also test the dump and the update of the extension.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ use Test::More;
 
 need_injection_points();
 
-# A drain must not wait for it: it has half of that time.
+# A drain must not wait for this delay, because its time limit is half of it.
 my $primary = start_quiet_node('primary', 'lazydrop.pass_delay' => '60s');
 $primary->safe_psql('postgres',
 	'CREATE EXTENSION pg_lazydrop; CREATE EXTENSION injection_points');
@@ -47,7 +47,7 @@ sub pending
 	);
 }
 
-# Let a session wait for a drain, and then tell what is left.
+# Let a session wait for a drain, and then print the number of pending entries.
 sub begin_drain
 {
 	my ($node, $session) = @_;
@@ -60,7 +60,7 @@ sub begin_drain
 	return;
 }
 
-# --- a standby has its own -----------------------------------------------------------------
+# --- a standby has its own entries ------------------------------------------
 
 my $number = drop_table();
 wait_for_wait($standby, 'LazyDropGather', 'lazy drop worker');
@@ -92,7 +92,7 @@ is( $primary->safe_psql(
 	'1|1',
 	'not on the primary');
 
-# --- a timeout, and a query that is canceled -----------------------------------------------------
+# --- a timeout, and a canceled query ----------------------------------------
 
 hold_at($standby, 'lazydrop-removal');
 $number = drop_table();
@@ -123,8 +123,8 @@ like(
 	'a drain is cancelled');
 $cancelled->quit;
 
-# The worker is told at once, and need not wait for lazydrop.pass_delay.  The drain waits
-# for the buffers as well, but not for what is dropped meanwhile.
+# The worker is woken immediately, and does not wait for lazydrop.pass_delay.  The drain
+# also waits for the buffers, but not for relations that are dropped meanwhile.
 wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
 begin_drain($standby, $drain);
 hold_at($standby, 'lazydrop-worker');
@@ -143,11 +143,11 @@ is(pending($standby), "$later|relation|t|t",
 	'and leaves what was dropped meanwhile, but for its buffers');
 $drain->quit;
 
-# --- buried again --------------------------------------------------------------------------------
+# --- buried again -----------------------------------------------------------
 
-# DROP DATABASE is cancelled when it has released its files, and done again: replay of the
-# second record finds the entry of the first, and the drain that has begun before waits for
-# its files.
+# DROP DATABASE is canceled after it has released its files, and is repeated.  Replay of
+# the second record finds the entry of the first, and the earlier drain waits for its
+# files.
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
 my $database = $primary->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname = 'd'});
@@ -186,7 +186,7 @@ like($drain->query_until(qr/ended/, "\n"),
 ok(!-d $files, 'and for its files');
 $drain->quit;
 
-# --- while the worker is away ----------------------------------------------------------------------
+# --- while there is no worker -----------------------------------------------
 
 # A drain waits until there is a worker again.  No connection can be made while the
 # postmaster is stopped.
@@ -235,7 +235,7 @@ wait_until(sub { defined stats($primary)->{worker_pid} })
   or die 'there is no new worker';
 wait_for_wait($primary, 'LazyDropMain', 'lazy drop worker');
 
-# --- dump ------------------------------------------------------------------------------------------
+# --- dump -------------------------------------------------------------------
 
 $primary->safe_psql(
 	'postgres', q{
@@ -279,13 +279,13 @@ is( $primary->safe_psql('copy', $acls),
 is($primary->safe_psql('copy', 'SELECT pending_relations >= 0 FROM mine'),
 	't', 'and a view that uses it');
 
-# --- update ----------------------------------------------------------------------------------------
+# --- update -----------------------------------------------------------------
 
 SKIP:
 {
 	skip 'PostgreSQL 17 has no extension_control_path', 1 if pg_major() < 18;
 
-	# The latest version is in use: one more is made here.
+	# The latest version is installed, so create a newer one here.
 	my $directory = PostgreSQL::Test::Utils::tempdir();
 	my $source = "$FindBin::RealBin/..";
 	mkdir "$directory/extension" or die "could not create directory: $!";
@@ -322,9 +322,9 @@ END
 		'updated');
 }
 
-# --- no worker -------------------------------------------------------------------------------------
+# --- no worker --------------------------------------------------------------
 
-# A standby must not have less than it knows its primary to have.
+# A standby's setting must not be lower than the value that it knows of its primary.
 foreach my $node ($primary, $standby)
 {
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
@@ -345,7 +345,7 @@ like(
 	qr/timed out while waiting for lazy drop/,
 	'a drain waits for a worker, up to its limit');
 
-# --- psql --------------------------------------------------------------------------------------------
+# --- psql -------------------------------------------------------------------
 
 SKIP:
 {

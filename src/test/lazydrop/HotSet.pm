@@ -4,11 +4,12 @@
 
 =head1 NAME
 
-HotSet - a table that is used often, and what is left of it in shared_buffers
+HotSet - a frequently used table, and its pages in shared_buffers
 
 =head1 DESCRIPTION
 
-For the tests of lazydrop.scan_resistance, 080 to 082.  The table is called "hot".
+Functions for the tests of lazydrop.scan_resistance, 080 to 082.  The table is called
+"hot".
 
 =cut
 
@@ -33,7 +34,7 @@ our @EXPORT_OK =
 
 =item start_cache_node($name, %settings)
 
-A server with the extensions that are needed here, which writes no page before it has to.
+Start a server with the necessary extensions, which writes no page before it must.
 
 =cut
 
@@ -55,7 +56,7 @@ sub start_cache_node
 
 =item buffers($node)
 
-How many buffers it has.
+Returns the number of buffers.
 
 =cut
 
@@ -70,8 +71,8 @@ sub buffers
 
 =item create_table($node, $name, $pages)
 
-Create a table of about so many pages, with columns id, in the order of the table, r, at
-random, and f, which takes a kilobyte.  Half of each page is free.
+Create a table of about this number of pages, with the columns id, in the order of the
+table, r, a random number, and f, which takes a kilobyte.  Half of each page is free.
 
 =cut
 
@@ -92,11 +93,13 @@ sub create_table
 
 =item use_often($node [, $table])
 
-Use the hot table, or another one, in six sessions: what one does in a row is one use.
+Use the hot table, or another one, in six sessions.  Consecutive accesses of one session
+count as one use.
 
 =item warm($node)
 
-Empty shared_buffers first.  That does not make free ones of them.
+Evict all pages from shared_buffers, and use the hot table.  The evicted buffers are not
+put on the free list.
 
 =cut
 
@@ -121,11 +124,11 @@ sub warm
 
 =item cached($node, $table)
 
-How many pages of a table are in shared_buffers.
+Returns the number of pages of a table that are in shared_buffers.
 
 =item share_left($node), is_still_hot($node, $what)
 
-How much of the hot table is there, in per cent; it must be 90 or more.
+Returns the part of the hot table that is there, in per cent; check that it is 90 or more.
 
 =cut
 
@@ -160,11 +163,11 @@ sub is_still_hot
 
 =item cache_stats($node)
 
-The counters of lazydrop.cache_stats, as a hash reference.
+Returns the counters of lazydrop.cache_stats, as a hash reference.
 
 =item classes_add_up($node, $what)
 
-Each buffer must be in one of the classes.
+Check that each buffer is in one of the classes.
 
 =cut
 

@@ -4,14 +4,14 @@
 
 =head1 NAME
 
-LazyDropModel - what a session of the torture has, and how it changes that
+LazyDropModel - the model of a torture session, and the changes to it
 
 =head1 DESCRIPTION
 
-A model tells, of a session's tables, which rows they must have.  It is a hash:
+A model describes the rows that a session's tables must have.  It is a hash:
 
 tables: "database/name" => { db, name, tag, gen, width, ranges, unlogged, parts },
-dbs: name => { tainted } (a move of it failed once),
+dbs: name => { tainted } (a move of it has failed once),
 spcs: name => epoch in which it was created.
 
 "ranges" is a list of [first, last] of the ids.
@@ -31,7 +31,7 @@ our @EXPORT_OK =
   qw(chance draw read_file write_file epoch expected tables_of is_plain
   tablespace_clause matview_of %changes);
 
-# Rows of a partition: its number says which ones.
+# Number of ids for each partition; the number of the partition gives the first one.
 use constant PARTITION => 50;
 
 =pod
@@ -40,7 +40,7 @@ use constant PARTITION => 50;
 
 =item chance($p), draw(@list)
 
-True with that probability; one of a list.
+Returns true with that probability; returns a random element of a list.
 
 =cut
 
@@ -58,7 +58,7 @@ sub draw
 
 =item read_file($name), write_file($name, $contents)
 
-A small file that several processes use.  It is replaced as a whole.
+Read or write a small file that several processes use.  It is replaced as a whole.
 
 =cut
 
@@ -84,7 +84,7 @@ sub write_file
 
 =item epoch($session)
 
-How often the servers have been hurt.
+Returns the number of crashes and restarts that the test has caused until now.
 
 =cut
 
@@ -98,7 +98,7 @@ sub epoch
 
 =item expected($table)
 
-What torture_state shows for a table, see LazyDropTorture.
+Returns the state that torture_state reports for a table, see LazyDropTorture.
 
 =cut
 
@@ -124,7 +124,7 @@ sub expected
 		$table->{tag}, $length, $length, 0);
 }
 
-# Rows of a table, as SQL that makes them.
+# Returns SQL that generates rows of a table.
 sub rows_sql
 {
 	my ($table, $first, $last) = @_;
@@ -136,11 +136,11 @@ sub rows_sql
 
 =item tables_of($model, $db [, $want])
 
-The tables of a database, or those for which a function returns true.
+Returns the tables of a database, or those for which a function returns true.
 
 =item is_plain($table)
 
-Whether it is neither partitioned nor a materialized view.
+Returns whether a table is neither partitioned nor a materialized view.
 
 =cut
 
@@ -169,7 +169,7 @@ sub some_rows
 
 =item tablespace_clause($session, $model)
 
-Of what is created, where it shall be.
+Returns the clause with the tablespace for a new object.
 
 =cut
 
@@ -185,8 +185,8 @@ sub tablespace_clause
 
 =item %changes
 
-Changes of a transaction.  Each takes the session, the model, which it changes, and the name
-of the database, and returns SQL, or nothing when there is nothing to do.
+Changes in a transaction.  Each function takes the session, the model, which it changes,
+and the name of the database.  It returns SQL, or nothing if no change is possible.
 
 =cut
 
@@ -221,7 +221,7 @@ our %changes = (
 		push @sql, "INSERT INTO $name " . rows_sql($table, 1, $rows);
 		push @sql, "CREATE UNIQUE INDEX ${name}_u ON $name (id, gen)"
 		  if chance(0.3);
-		# A relation that is dropped by the transaction that made it.
+		# Drop a relation in the transaction that has created it.
 		push @sql, "TRUNCATE $name",
 		  "INSERT INTO $name " . rows_sql($table, 1, $rows)
 		  if chance(0.1);
@@ -305,8 +305,8 @@ our %changes = (
 		my $name = $table->{name};
 		if (chance(0.17))
 		{
-			# No rows are added in the same transaction.  A rollback would leave
-			# their index entries behind.
+			# Do not add rows in the same transaction.  A rollback would leave their index
+			# entries behind.
 			$table->{moved} = 1;
 			return "ALTER TABLE $name SET TABLESPACE "
 			  . draw('pg_default', @{ $session->{tablespaces} });
@@ -324,7 +324,7 @@ our %changes = (
 		  tables_of($model, $db, sub { is_plain(@_) && !$_[0]{unlogged} })
 		  or return;
 		my $table = draw(@tables);
-		# There and back: an init fork that comes and goes.
+		# Change it twice, which creates and removes an init fork.
 		return (
 			"ALTER TABLE $table->{name} SET UNLOGGED",
 			"ALTER TABLE $table->{name} SET LOGGED");
@@ -398,7 +398,7 @@ our %changes = (
 	},
 	scratch => sub {
 		my ($session) = @_;
-		# No trace of these remains in the model.
+		# The model does not contain these tables.
 		my $name = "$session->{prefix}x" . $session->{next}++;
 		my $n = draw(1, 1, 3, 40);
 		my $kind = draw('', '', 'UNLOGGED ', 'TEMP ');
@@ -416,7 +416,7 @@ sub bounds
 	return (1 + $part * PARTITION, 1 + ($part + 1) * PARTITION);
 }
 
-# The rows of one partition are all of its ids, the first ones, or none.
+# A partition has all of its ids, a range that starts with the first one, or none.
 sub set_part
 {
 	my ($table, $part, $range) = @_;
@@ -449,7 +449,8 @@ sub add_partition
 
 =item matview_of($session, $model, $db)
 
-Another one: a materialized view is made by itself, because it needs a table that is there.
+Another change: a materialized view is created by itself, because it needs an existing
+table.
 
 =cut
 

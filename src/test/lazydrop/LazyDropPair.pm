@@ -4,13 +4,13 @@
 
 =head1 NAME
 
-LazyDropPair - a primary and a standby that a test treats alike
+LazyDropPair - a primary and a standby that a test treats in the same way
 
 =head1 DESCRIPTION
 
-What is dropped on a primary is dropped on its standby by replay; so tests do something
-on the one, and look at both.  A test has one pair, which start_pair makes; the other
-functions are about it.
+Replay repeats the drops of a primary on its standby.  Tests therefore run commands on the
+primary and check both servers.  A test has one pair, which start_pair() creates; the
+other functions work on it.
 
 =cut
 
@@ -40,7 +40,7 @@ my ($primary, $standby);
 
 =item start_pair(%settings)
 
-Start both, as start_quiet_pair does.  Returns them.
+Start both servers with start_quiet_pair().  Returns them.
 
 =cut
 
@@ -56,7 +56,7 @@ sub start_pair
 
 =item on_primary(@sql)
 
-Run each in a transaction of its own, in the database "postgres".
+Run each statement in a transaction of its own, in the database "postgres".
 
 =cut
 
@@ -70,7 +70,7 @@ sub on_primary
 
 =item catch_up()
 
-Wait until the standby has replayed what the primary has done.
+Wait until the standby has replayed all records of the primary.
 
 =cut
 
@@ -84,8 +84,8 @@ sub catch_up
 
 =item restart_with($settings, $mode)
 
-Append to both configurations, and restart both; the primary first, as a standby must not
-have fewer of some things.
+Append settings to both configurations, and restart both servers.  The primary is first,
+because some settings of a standby must not be lower than the primary's.
 
 =cut
 
@@ -107,7 +107,7 @@ sub restart_with
 
 =item checkpoints($what)
 
-A checkpoint and a restartpoint must complete.
+Make a checkpoint and a restartpoint, which must complete.
 
 =cut
 
@@ -131,15 +131,16 @@ sub checkpoints
 
 =item all_stats()
 
-The counters of both, for changed and have_changed.
+Returns the counters of both servers, for changed() and have_changed().
 
 =item changed($before, $node, $counter)
 
-By how much a counter has changed since.
+Returns the change of a counter since all_stats().
 
 =item have_changed($before, $changes, $what)
 
-Counters must have changed so, on both: a hash of the counters' names.
+Check the changes of counters on both servers.  They are given as a hash with the names of
+the counters.
 
 =cut
 
@@ -172,17 +173,17 @@ sub have_changed
 
 =item hold_workers($point [, $drop])
 
-From now on both workers wait at an injection point.  With a function that drops
-something, call it, and wait until they do.
+Let both workers wait at an injection point from now on.  If a function is given that
+drops something, call it, and wait until both workers wait.
 
 =item workers_are_at($point)
 
-Wait until both wait there.
+Wait until both workers wait there.
 
 =item release_workers($point)
 
-Let them go on, and wait until nothing is pending.  A worker that has nothing to do has
-not come to the point, so it is told to go on only when it waits.
+Release the workers, and wait until nothing is pending.  A worker without work has not
+reached the point, so it is woken only if it waits there.
 
 =cut
 
@@ -229,16 +230,17 @@ sub release_workers
 
 =item keep_rows($n)
 
-Insert so many rows, which must stay, into the table "kept", which is created.
+Insert a number of rows into the table "kept", which is created if necessary.  These rows
+must not be lost.
 
 =item kept_rows()
 
-How many there must be.
+Returns the number of rows that must be there.
 
 =item is_intact($what [, $orphans])
 
-Checkpoints complete, the rows are there, when they are read from the disk, and, with
-$orphans, no file is left that belongs to nothing.
+Check that a checkpoint and a restartpoint complete, that the rows are there when they are
+read from disk, and, with $orphans, that there are no orphaned files.
 
 =cut
 
@@ -283,7 +285,7 @@ sub is_intact
 
 =item storm($clients, $n, $what)
 
-Sessions that create, fill and drop a table each, so many times, and keep a row.
+Run sessions that repeatedly create, fill and drop a table each, and keep a row each time.
 
 =cut
 

@@ -4,17 +4,17 @@
 
 =head1 NAME
 
-LazyDropTorture - sessions that know what must be there
+LazyDropTorture - sessions with a model of the expected contents
 
 =head1 DESCRIPTION
 
-A session is a process that runs random DDL and DML on tables and databases of its
-own, with psql, and keeps a model of what they hold.  The server may go away at any
-moment: when a transaction was under way then, the session has two models, and when
-the server is back one of them must be what is there.
+A session is a process that runs random DDL and DML on its own tables and databases with
+psql, and maintains a model of their contents.  The server may become unavailable at any
+time.  If a transaction was in progress then, the session has two models, and one of them
+must match when the server is back.
 
-Each row says which table it belongs to, and has a digest of itself, so that a page of
-another table is noticed.
+Each row contains the name of its table and a digest of the row, so that a page of another
+table is detected.
 
 =cut
 
@@ -44,8 +44,9 @@ our @EXPORT_OK =
 
 =item set_up_sql()
 
-SQL that defines, in template1, what the sessions call: torture_state tells what
-tables hold, torture_paths where they and what belongs to them are stored.
+Returns SQL that defines functions for the sessions in template1.  torture_state returns
+the contents of tables, and torture_paths returns the paths of their files, including
+indexes and TOAST tables.
 
 =cut
 
@@ -87,21 +88,21 @@ $$;
 };
 }
 
-# --- talking to the server ----------------------------------------------------------------------
+# --- communication with the server ------------------------------------------
 
 my $gone =
   qr/server closed the connection|connection to server|database system is|terminating connection|no connection to the server|could not receive data|could not send/;
 
-# Errors that say nothing about us.  "starting batch": when CREATE DATABASE fails for want
-# of an unpinned buffer while it has begun to read several, its cleanup, which scans
-# pg_tablespace, fails as well, in stock PostgreSQL.
+# Errors that are not faults of the lazy drop.  "starting batch": if CREATE DATABASE fails
+# because there is no unpinned buffer while it has begun to read several, its cleanup,
+# which scans pg_tablespace, fails as well, in stock PostgreSQL.
 my $harmless =
   qr/no unpinned buffers|starting batch while batch already in progress|deadlock detected|being accessed by other users|canceling statement|too many clients|remaining connection slots|is not currently accepting connections|no empty local buffer|column used by a view/;
 
 # Messages of a server whose file system the test has filled.
 my $full = qr/No space left on device|wrote only \d+ of \d+ bytes/;
 
-# What a server must never say otherwise.
+# Messages that a server must not report otherwise.
 my $harmful =
   qr{could not (open|read|write|fsync|extend|stat|truncate|access|create) [^\n]*"?(base|global|pg_tblspc)/|invalid page|page verification failed|unexpected zero page|could not read blocks};
 
@@ -115,7 +116,7 @@ sub is_harmless
 
 =item psql($connstr, @options)
 
-Returns whether psql could do everything, what it printed, and the errors.
+Returns whether psql has succeeded, its output, and the errors.
 
 =cut
 
@@ -140,18 +141,18 @@ sub psql
 	return ($done ? 1 : 0, $out, $err);
 }
 
-# Run SQL.  Returns whether all of it was done, what was printed, and the error.
+# Run SQL.  Returns whether all of it succeeded, the output, and the error.
 sub run_sql
 {
 	my ($session, $db, $sql, $where) = @_;
 	$where //= 'primary';
 	my $connstr = read_file("$session->{dir}/$where");
-	# By a file, because a server that goes away breaks a pipe.
+	# Pass it in a file, because a server that becomes unavailable breaks a pipe.
 	my $script = "$session->{dir}/sql.$$";
 	write_file($script, $sql);
 	my ($done, $out, $err) = psql("$connstr dbname='$db'", '-f' => $script);
 
-	# A drop of a tablespace that has crashed with its directories gone is done again.
+	# If DROP TABLESPACE has crashed when the directories were gone, it is repeated.
 	my $seen = $err;
 	$seen =~ s/could not [^\n]*$full//g if $session->{small_disks};
 	$seen =~
@@ -162,7 +163,7 @@ sub run_sql
 	return ($done, $out, $err);
 }
 
-# Note that something is wrong.  The session goes on, to its next check.
+# Record a failure.  The session continues until its next check.
 sub fail_session
 {
 	my ($session, $what, $sql) = @_;
@@ -172,7 +173,7 @@ sub fail_session
 	return;
 }
 
-# Do something that must not be done while the test holds this gate.
+# Run code that must not be run while the test holds this gate.
 sub inside
 {
 	my ($session, $gate, $code) = @_;
@@ -191,9 +192,9 @@ sub inside
 
 =item differences($session, $model [, $where])
 
-Compare what is there with a model.  Returns a list of differences, or undef when the
-server could not be asked.  The model follows when a crash has emptied an unlogged
-table.
+Compare the contents of the server with a model.  Returns a list of differences, or undef
+if the server was not available.  If a crash has emptied an unlogged table, the model is
+updated.
 
 =cut
 
@@ -216,7 +217,7 @@ sub differences
 	foreach my $db ('postgres', sort keys %{ $model->{dbs} })
 	{
 		next if $db ne 'postgres' && $model->{dbs}{$db}{bare};
-		# ask only for what is there
+		# Query only databases that exist.
 		next if $db ne 'postgres' && $there !~ /\b\Q$db\E\b/;
 		my $how = draw(
 			'', '',
@@ -254,8 +255,8 @@ sub differences
 	return @differences ? \@differences : [];
 }
 
-# A crash has emptied an unlogged table, perhaps before something was done to it.  What
-# is there must be some rows in a row.
+# A crash has emptied an unlogged table, perhaps before later changes.  Its rows must be a
+# contiguous range.
 sub adopt
 {
 	my ($table, $state) = @_;
@@ -268,7 +269,7 @@ sub adopt
 	return 1;
 }
 
-# A question that could not be answered is asked again, when that may help.
+# A query that failed is repeated if that may help.
 sub unanswered
 {
 	my ($session, $err) = @_;
@@ -277,7 +278,7 @@ sub unanswered
 	return [$err];
 }
 
-# Find out which of the models is true; the server may be away for a while.
+# Find out which of the models matches.  The server may be unavailable for a while.
 sub settle
 {
 	my ($session, @models) = @_;
@@ -317,9 +318,9 @@ sub settle
 	return 0;
 }
 
-# --- operations ---------------------------------------------------------------------------------
+# --- operations -------------------------------------------------------------
 
-# A transaction, which may be rolled back, or prepared.
+# Run a transaction, which may be rolled back or prepared.
 sub transaction
 {
 	my ($session) = @_;
@@ -376,7 +377,7 @@ sub transaction
 	}
 	elsif ($dice < 0.15)
 	{
-		# a statement that is cancelled, somewhere
+		# Cancel one of the statements, at a random point.
 		$session->{ops}{cancel}++;
 		attempt(
 			$session, $db,
@@ -392,7 +393,7 @@ sub transaction
 	}
 	else
 	{
-		# A drop of files is durable, even so.
+		# A drop of files is durable even in this case.
 		my $first =
 		  only_drops_files($session->{model}, $db, @sql)
 		  ? 'SET synchronous_commit = off; '
@@ -402,8 +403,8 @@ sub transaction
 	return;
 }
 
-# Whether all of these statements drop tables, and one of these has a file at least.  A
-# partitioned table without partitions has none.
+# Returns whether all of these statements drop tables, and at least one of the tables has
+# a file.  A partitioned table without partitions has none.
 sub only_drops_files
 {
 	my ($model, $db, @sql) = @_;
@@ -411,15 +412,15 @@ sub only_drops_files
 	foreach (@sql)
 	{
 		my ($name) = /^DROP TABLE (\w+)$/ or return 0;
-		# not in the model: a partition
+		# A partition is not in the model.
 		my $parts = ($model->{tables}{"$db/$name"} // {})->{parts};
 		$files = 1 if !$parts || %$parts;
 	}
 	return $files;
 }
 
-# Run statements, after which there should be "model", and before which there was
-# what the session has.  What they drop is remembered.  Returns whether they were run.
+# Run statements that change the session's model to "model".  Record the relations that
+# they drop.  Returns whether they were run.
 sub attempt
 {
 	my ($session, $db, $sql, $model, %how) = @_;
@@ -440,8 +441,8 @@ sub attempt
 		$session->{last_paths} = $paths{before};
 		return 1;
 	}
-	# Of these, what is there in the end has not been dropped.  (A database that is moved
-	# meanwhile, and crashes, may leave files.)
+	# Relations of this list that still exist in the end have not been dropped.  (If a
+	# move of a database is interrupted by a crash, it may leave files.)
 	remember($session, $paths{before}, []) if $db eq 'postgres';
 	push @{ $session->{interrupted} }, @{ $paths{before} // [] }
 	  if $err =~ $gone;
@@ -468,7 +469,7 @@ sub remember
 	return;
 }
 
-# Two-phase commit.
+# Run a transaction with two-phase commit.
 sub prepare
 {
 	my ($session, $db, $sql, $model) = @_;
@@ -481,7 +482,7 @@ sub prepare
 	my $paths = $done ? $session->{last_paths} : undef;
 	if ($done)
 	{
-		# Nothing can be checked meanwhile, because it is locked.
+		# Nothing can be checked meanwhile, because the tables are locked.
 		foreach (1 .. int(rand(3)))
 		{
 			run_sql(
@@ -506,7 +507,7 @@ sub prepare
 		}
 		if ($out =~ /^0/)
 		{
-			# It was never prepared, or the answer got lost.
+			# It was never prepared, or the reply was lost.
 			fail_session($session, "prepared transaction \"$gid\" is lost")
 			  if $done && !$sent;
 			settle($session, $sent && $commit ? $model : $before);
@@ -520,7 +521,7 @@ sub prepare
 		if ($ok)
 		{
 			settle($session, $commit ? $model : $before);
-			# the paths from before, against those that are there now
+			# Compare the earlier paths with the present ones.
 			if ($commit && $paths)
 			{
 				my ($asked, $paths_now) = run_sql($session, $db,
@@ -536,7 +537,7 @@ sub prepare
 	return;
 }
 
-# What cannot be in a transaction, and changes no contents.
+# Run a command that cannot be in a transaction, and does not change the contents.
 sub maintenance
 {
 	my ($session) = @_;
@@ -560,7 +561,7 @@ sub maintenance
 	$session->{ops}{$kind}++;
 	if ($kind eq 'reindex_concurrently')
 	{
-		# When it fails it leaves an invalid index, with a name of its own.
+		# If it fails, it leaves an invalid index with a different name.
 		$sql .=
 		  "DROP INDEX IF EXISTS ${name}_i_ccnew, ${name}_i_ccold, ${name}_u_ccnew, ${name}_u_ccold";
 	}
@@ -601,7 +602,7 @@ sub create_database
 				"CREATE DATABASE $name TEMPLATE $template STRATEGY $strategy$where"
 			],
 			$model,
-			# its template may have tables there
+			# Its template may have tables there.
 			allow => qr/cannot assign new default tablespace/);
 	};
 	$session->{ops}{"create_database_$strategy"}++;
@@ -636,7 +637,8 @@ sub drop_database
 		return;
 	}
 
-	# It may be there, be gone, or be invalid, and then must be dropped.
+	# The database may exist, be gone, or be invalid.  In the last case it must be
+	# dropped.
 	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
 	while (time() < $deadline)
 	{
@@ -676,18 +678,18 @@ sub move_database
 				$session, 'postgres',
 				["ALTER DATABASE $name SET TABLESPACE $where"],
 				$session->{model},
-				# tables of its own, or what a failed move has left
+				# There are tables of its own, or files that a failed move has left.
 				allow =>
 				  qr/already in tablespace|could not create directory|File exists/
 			);
-			# It leaves a copy behind when it fails, also on standbys.
+			# A failed move leaves a copy behind, also on standbys.
 			$session->{model}{dbs}{$name}{tainted} = 1
 			  if !$done && $session->{model}{dbs}{$name};
 		});
 	return;
 }
 
-# A tablespace that comes, is used, and goes.
+# Create a tablespace, use it, and drop it.
 sub tablespace
 {
 	my ($session) = @_;
@@ -720,7 +722,8 @@ sub tablespace
 	  && !is_harmless($session, $err)
 	  && !($err =~ /is not empty/ && epoch($session) != $old_epoch);
 
-	# Clean up; what crashed may have left files in it, and then it stays.
+	# Clean up.  A crash may have left files in the tablespace, which then cannot be
+	# dropped.
 	my $deadline = time() + 2 * $PostgreSQL::Test::Utils::timeout_default;
 	while (time() < $deadline)
 	{
@@ -743,7 +746,7 @@ sub tablespace
 	return;
 }
 
-# Temporary tables, more than their buffers hold.
+# Create temporary tables that are larger than the temporary buffers.
 sub temporary
 {
 	my ($session) = @_;
@@ -770,10 +773,10 @@ sub temporary
 
 =item run_session(%session)
 
-A process that runs such operations until the file "stop" is there, checks the model,
-and writes what came of it into the file "session.ID".  Does not return.  Named
-arguments: id; dir, where the files are that the processes share; seed; tablespaces, to
-choose from; large, rows of a large table; small_disks, whether file systems may be full.
+Run such operations in a process until the file "stop" exists, check the model, and write
+the results to the file "session.ID".  Does not return.  Named arguments: id; dir, the
+directory of the files that the processes share; seed; tablespaces, a list to choose from;
+large, the number of rows of a large table; small_disks, whether file systems may be full.
 
 =cut
 
@@ -822,7 +825,7 @@ sub run_session
 
 =item run_reader(%session)
 
-A process that reads tables at random, on all servers, and often gives up in the middle.
+Read tables at random in a process, on all servers, and often stop in the middle.
 
 =cut
 
@@ -863,7 +866,7 @@ sub run_reader
 
 =item dump_database($node, $db)
 
-A digest of every table of a database, unlogged ones left out, as text.
+Returns a digest of every table of a database, except unlogged ones, as text.
 
 =cut
 

@@ -4,12 +4,12 @@
 
 =head1 NAME
 
-LazyDropUtils - look at what a server drops, and hold it up
+LazyDropUtils - functions to observe and delay the drops of a server
 
 =head1 DESCRIPTION
 
-What the tests and the demonstration share.  Nodes are those of
-PostgreSQL::Test::Cluster.
+Functions that the tests and the demonstration share.  Nodes are PostgreSQL::Test::Cluster
+objects.
 
 =cut
 
@@ -43,7 +43,7 @@ our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
 
 =item pg_major()
 
-Major version of PostgreSQL that is tested.
+Returns the major version of the PostgreSQL under test.
 
 =cut
 
@@ -57,8 +57,8 @@ sub pg_major
 
 =item init_with_checksums($node, ...)
 
-init of PostgreSQL::Test::Cluster, for a data directory with checksums, as it has them by
-default since PostgreSQL 18.
+Calls init of PostgreSQL::Test::Cluster, and makes sure that the data directory has
+checksums, which are the default only since PostgreSQL 18.
 
 =cut
 
@@ -75,12 +75,12 @@ sub init_with_checksums
 
 =item evict($node, $database [, $table])
 
-Write out what is dirty in the buffers, of all or of a table, and empty them, as far as
-none is pinned.  The database has the extension pg_buffercache.
+Write out the dirty buffers of a database cluster, or of a table only, and evict all of
+them that are not pinned.  The database must have the extension pg_buffercache.
 
 =item evict_query([$table])
 
-The query with which it does that.
+Returns the query that evict() runs.
 
 =cut
 
@@ -106,9 +106,9 @@ sub evict_query
 
 =item dbase_drop_records($node, $start, $end)
 
-Records of type XLOG_DBASE_DROP in the WAL that a node has in its own pg_wal,
-between two LSNs, as pg_waldump shows them.  Returns a list of hash references:
-lsn, prev (start of the record before it), pairs (a list of "tablespace/database").
+Returns the XLOG_DBASE_DROP records between two LSNs in a node's own pg_wal, as pg_waldump
+shows them: a list of hash references with lsn, prev (the start of the preceding record)
+and pairs (a list of "tablespace/database").
 
 =cut
 
@@ -145,12 +145,13 @@ sub dbase_drop_records
 
 =item create_replay_timer($primary)
 
-Create the function that time_replay calls on standbys.
+Create the function that time_replay() calls on standbys.
 
-Polling takes a few microseconds, so the time is good to about that.  The
-position that the standby reports is the end of the last record replayed, which
-a page boundary may separate from the start of the next one; so a record is
-replayed when the position is beyond its start, and not when it is at its end.
+Polling takes a few microseconds, which is about the precision of the result.  The
+position that the standby reports is the end of the last replayed record.  A page boundary
+boundary may separate it from the start of the next record.  A record therefore counts as
+replayed when the position is beyond the record's start; the position is not compared with
+the record's end.
 
 =cut
 
@@ -197,7 +198,7 @@ sub hold_replay
 
 =item wait_for_receipt($standby, $lsn)
 
-Wait until a standby has received WAL up to there, which it need not have replayed.
+Wait until a standby has received WAL up to an LSN.  It need not have replayed it.
 
 =cut
 
@@ -214,9 +215,9 @@ sub wait_for_receipt
 
 =item time_replay($standby, $record, $end)
 
-Wait until a standby whose replay is held has received the WAL up to $end, let
-replay go on, and return how long replay of one record took, in milliseconds.
-The record is one that dbase_drop_records returned.
+Replay must be paused on the standby.  Wait until it has received WAL up to $end, resume
+replay, and return how long the replay of one record took, in milliseconds.  The record is
+one of those that dbase_drop_records() returns.
 
 =cut
 
@@ -234,8 +235,8 @@ sub time_replay
 
 =item database_directories($node, $oid)
 
-Directories that a node has for a database, in all tablespaces, as paths
-relative to its data directory.
+Returns the directories of a database on a node, in all tablespaces, as paths relative to
+the data directory.
 
 =cut
 
@@ -251,8 +252,9 @@ sub database_directories
 
 =item relation_files($node, $path)
 
-Files that a node has of a relation, all forks and segments, sorted.  The path is
-relative to the data directory, as pg_relation_filepath has it; and so are they.
+Returns the sorted list of a relation's files on a node, of all forks and segments.  The
+given path and the returned paths are relative to the data directory, like the result of
+pg_relation_filepath.
 
 =cut
 
@@ -269,8 +271,8 @@ sub relation_files
 
 =item add_segments($node, $path, $n, $size)
 
-Give a relation that will be dropped so many segments more, of so many bytes: files
-without blocks on the disk.
+Add $n segments of $size bytes each to a relation that will be dropped.  The files are
+sparse, and have no blocks on the disk.
 
 =cut
 
@@ -291,8 +293,8 @@ sub add_segments
 
 =item hidden_files($node)
 
-Files and directories that a node has hidden until they are removed, sorted, relative to
-its data directory.
+Returns the files and directories that a node has hidden and not yet removed, sorted, as
+paths relative to its data directory.
 
 =cut
 
@@ -310,14 +312,15 @@ sub hidden_files
 
 =item orphaned_files($node [, crashed => 1])
 
-Directories of databases and of tablespaces that a node does not know, and files in the
-former that pg_class of the database does not know, sorted, relative to its data directory.
-Databases that cannot be connected to are not looked into.  On a primary, a checkpoint must
-have unlinked the first segments of what has been dropped.
+Returns the directories of databases and tablespaces that are not in a node's catalogs,
+and the files in directories of known databases that are not in pg_class, sorted, as paths
+relative to the data directory.  Databases that do not allow connections are not searched.
+On a primary, call this after a checkpoint, which unlinks the first segments of dropped
+relations.
 
-A server that has crashed, or is a copy of another one, may have first segments without a
-byte: stock leaves them when a checkpoint falls between a commit and the request to unlink
-them.  They are not counted with "crashed".
+A server that has crashed, or that is a copy of another one, may have empty first
+segments: stock PostgreSQL leaves them when a checkpoint happens between a commit and the
+request to unlink them.  They are ignored if "crashed" is set.
 
 =cut
 
@@ -388,8 +391,8 @@ sub orphaned_files
 
 =item nothing_is_left($node, $what)
 
-When nothing is pending any more, and a checkpoint has been made, no file of what has been
-dropped may be there, under its name or hidden.
+Wait until nothing is pending, make a checkpoint, and check that no file of a dropped
+relation is left, neither under its own name nor hidden.
 
 =cut
 
@@ -398,7 +401,7 @@ sub nothing_is_left
 	my ($node, $what) = @_;
 	wait_for_nothing($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	# The worker may still have to find some of an earlier start.
+	# The worker may still be searching for files that were hidden before a restart.
 	wait_until(sub { !hidden_files($node) });
 	is_deeply([ hidden_files($node), orphaned_files($node) ],
 		[], "$what: nothing is left");
@@ -409,9 +412,9 @@ sub nothing_is_left
 
 =item contents($node [, users_only => 1, except => \@names])
 
-For each table, materialized view and sequence that is permanent, of each database, how many
-rows it has, and a checksum, as a hash reference.  Of the catalogs, those that tell which
-relations there are, or none.
+Returns a hash reference with the number of rows and a checksum of each permanent table,
+materialized view and sequence of each database.  Catalogs are left out, except those that
+list the relations and databases; with "users_only", these are left out, too.
 
 =cut
 
@@ -450,7 +453,7 @@ sub contents
 
 =item need_injection_points()
 
-Skip the whole test when the build has none.
+Skip the whole test if the build does not support injection points.
 
 =cut
 
@@ -465,7 +468,7 @@ sub need_injection_points
 
 =item need_test_extra()
 
-Skip the whole test, which takes minutes, unless PG_TEST_EXTRA has "lazydrop_long".
+Skip the whole test, which takes minutes, unless PG_TEST_EXTRA contains "lazydrop_long".
 
 =cut
 
@@ -481,8 +484,8 @@ sub need_test_extra
 
 =item can_mount()
 
-Run the test again in a user namespace, in which it can mount file systems.  Returns whether it
-can; to be called in a BEGIN block.
+Run the test again in a user namespace, in which it can mount file systems.  Returns
+whether that is possible.  It must be called in a BEGIN block.
 
 =cut
 
@@ -504,7 +507,7 @@ sub can_mount
 
 =item need_mounts()
 
-The same, for a test that is skipped otherwise.
+Like can_mount(), but skip the whole test if it cannot mount file systems.
 
 =cut
 
@@ -518,9 +521,9 @@ sub need_mounts
 
 =item start_quiet_node($name, %settings)
 
-Initialize and start a server that can have standbys, on which nothing drops or
-writes but what the test has do so, and whose worker does not wait for more drops;
-unless the settings say otherwise.
+Initialize and start a server that can have standbys.  By default, it drops and writes
+nothing unless the test makes it do so, and its worker does not wait for more drops before
+it makes a pass.  The settings given override these defaults.
 
 =cut
 
@@ -550,7 +553,8 @@ sub start_quiet_node
 
 =item reload_with($node, %settings)
 
-Append settings to a node's configuration file, and wait until its postmaster has read them.
+Append settings to a node's configuration file, reload it, and wait until the postmaster
+has read it.
 
 =cut
 
@@ -571,9 +575,9 @@ sub reload_with
 
 =item start_as($node, $kind [, $installation])
 
-Start a node with the binaries of "stock", which are those of the environment variable
-LAZYDROP_STOCK, or of the "fork", or of another installation of it; also what is called on its
-behalf from now on.
+Start a node with the binaries of "stock", which is the installation that the environment
+variable LAZYDROP_STOCK names, or of the "fork", which may be another installation of it.
+Programs that are run for the node later are taken from there, too.
 
 =cut
 
@@ -593,8 +597,8 @@ sub start_as
 
 =item manual_queries($file)
 
-The queries that a file of the manual offers: a hash of their texts, for psql, by the
-section that they are in and a number.
+Returns the queries in a file of the manual, as a hash of their texts for psql.  The key
+is the id of the section and a number.
 
 =cut
 
@@ -629,8 +633,8 @@ sub manual_queries
 
 =item monitoring_queries()
 
-Those of the files of contrib/pg_lazydrop for monitoring systems, by the file's name, and
-those of lazydrop_exporter.yml also by the name of their metrics.
+Returns the queries that contrib/pg_lazydrop has for monitoring systems.  The key is the
+name of the file; for lazydrop_exporter.yml, it is followed by the name of the metric.
 
 =cut
 
@@ -651,7 +655,8 @@ sub monitoring_queries
 
 =item start_binary_upgrade($node)
 
-Start a server in binary-upgrade mode, in which OIDs and relfilenumbers can be given.
+Start a server in binary-upgrade mode, which allows the test to choose OIDs and
+relfilenumbers.
 
 =cut
 
@@ -672,7 +677,8 @@ sub start_binary_upgrade
 
 =item start_quiet_pair(%settings)
 
-Such a server, with injection points, and a standby of it.  Returns both.
+Start a server like start_quiet_node(), with the extension injection_points, and a
+standby.  Returns both.
 
 =cut
 
@@ -709,13 +715,14 @@ sub wait_for_nothing
 
 =item log_is_clean($node [, offset => $offset, crashed => 1])
 
-The log of a server, from the offset on, must show nothing that a page written to a file
-that is gone, or lost, would have left there.  A server that has crashed may replay DROP
-DATABASE whose directory is gone; it says so, in stock as well.
+Check that the log of a server, from the offset on, has no message that would result from
+writing a page to a lost or removed file.  A server that has crashed may replay a DROP
+DATABASE whose directory has already been removed.  It then logs a warning, which stock
+PostgreSQL does as well.
 
 =item stop_with_clean_log($node [, $offset])
 
-Stop a server, whose log must be clean.
+Stop a server, and check that its log is clean.
 
 =cut
 
@@ -744,7 +751,7 @@ sub stop_with_clean_log
 
 =item stats($node)
 
-The counters of lazydrop.stats, as a hash reference.
+Returns the counters of lazydrop.stats, as a hash reference.
 
 =cut
 
@@ -758,7 +765,7 @@ sub stats
 
 =item wait_for_stats($node, $condition)
 
-Wait until a condition holds, an SQL expression over the JSON document "s".
+Wait until a condition is true.  It is an SQL expression on the JSON document "s".
 
 =cut
 
@@ -778,8 +785,8 @@ sub wait_for_stats
 
 =item hold_at($node, $point), release($node, $point)
 
-Let every process that comes to an injection point wait there, until it is
-released.
+Attach to an injection point, so that every process that reaches it waits there until it
+is released.
 
 =cut
 
@@ -805,7 +812,8 @@ sub release
 
 =item stop_process($pid), continue_process($pid)
 
-SIGSTOP and SIGCONT.  A process that is still stopped when the test ends goes on then.
+Send SIGSTOP and SIGCONT.  Processes that are still stopped when the test ends are
+continued.
 
 =cut
 
@@ -827,7 +835,8 @@ sub continue_process
 	return;
 }
 
-# before the servers are stopped: PostgreSQL::Test::Cluster is loaded earlier
+# This runs before the servers are stopped, because PostgreSQL::Test::Cluster is loaded
+# earlier.
 END
 {
 	kill('CONT', keys %stopped) if %stopped;
@@ -837,7 +846,7 @@ END
 
 =item minimum_recovery_point($node)
 
-The minimum recovery point of a standby, as its control file has it.
+Returns the minimum recovery point in the control file of a standby.
 
 =cut
 
@@ -855,7 +864,7 @@ sub minimum_recovery_point
 
 =item wait_until($condition)
 
-Wait until a function returns true.  Returns whether it did in time.
+Wait until a function returns true.  Returns false if the time is over.
 
 =cut
 

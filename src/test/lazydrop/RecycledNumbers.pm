@@ -8,10 +8,10 @@ RecycledNumbers - the rounds of 041_recycled_numbers.pl
 
 =head1 DESCRIPTION
 
-A round is a hash: "base", where the counter begins; "primary" and "standby", settings;
-"hold_primary" and "hold_standby", an injection point; "ops", how much is done; "events",
-a list of when what happens; "upgrade", "skip", "temporary", "crash" and "drain", whether it is of
-such a kind.
+A round is a hash.  "base" is the start of the counter.  "primary" and "standby" have
+settings.  "hold_primary" and "hold_standby" name an injection point.  "ops" is the number
+of operations.  "events" is a list of times and actions.  "upgrade", "skip", "temporary",
+"crash" and "drain" tell whether the round is of that kind.
 
 =cut
 
@@ -28,22 +28,22 @@ use PostgreSQL::Test::Utils;
 our @EXPORT_OK =
   qw(BASE NEAR_END set_next_oid schedule random_round random_settings slow_settings);
 
-# The counter begins in each round at one of these.
+# The counter starts with one of these numbers in each round.
 use constant BASE => 1_000_000;
 use constant NEAR_END => 4294967295 - 60;
 
-# Offset of the next OID in the control file, see pg_control.h.
+# Offset of the next OID in the control file; see pg_control.h.
 use constant NEXT_OID_OFFSET => 72;
 
-# What slows a worker, and other settings.
+# Settings that make a worker slow, and others.
 my %slow =
   ('lazydrop.pass_delay' => q{'60s'}, 'lazydrop.removal_rate' => q{'1MB'});
 my %tiny = ('lazydrop.max_pending' => 16);
 my %small = ('shared_buffers' => q{'1MB'});
 
-# Have the background writer keep files open.  Only where no name comes back that the
-# worker has settled, or a checkpoint in binary-upgrade mode: there, as in stock, it is not
-# told to close them.
+# Let the background writer keep files open.  This is used only where no name is used
+# again that the worker, or a checkpoint in binary-upgrade mode, has settled: in these
+# cases, as in stock, the background writer is not told to close the files.
 my %bgwriter = (
 	'bgwriter_delay' => q{'10ms'},
 	'bgwriter_lru_maxpages' => 1000,
@@ -55,7 +55,7 @@ my %bgwriter = (
 
 =item slow_settings()
 
-Those of a worker that is slow.
+Returns the settings for a slow worker.
 
 =cut
 
@@ -103,7 +103,7 @@ sub set_next_oid
 	die "the next OID is not where it is expected in $name"
 	  unless unpack('L', substr($control, NEXT_OID_OFFSET, 4)) == $old;
 
-	# The checksum is what fits what is before it.
+	# The checksum is the value that matches the bytes before it.
 	my ($crc_at) = grep {
 		crc32c(substr($control, 0, $_)) ==
 		  unpack('L', substr($control, $_, 4))
@@ -122,12 +122,12 @@ sub set_next_oid
 
 =item schedule()
 
-The rounds that are always done.
+Returns the rounds that are always run.
 
 =cut
 
-# What the standby has pending goes on from one round to the next, until it gets
-# other settings.
+# Pending entries of the standby are kept from one round to the next, until it gets other
+# settings.
 sub schedule
 {
 	return (
@@ -226,12 +226,13 @@ sub schedule
 
 =item random_settings()
 
-Settings of a server, drawn at random.
+Returns random settings for a server.
 
 =cut
 
-# Not full_page_writes, nor wal_consistency_checking: replay that begins before a name
-# has come back finds pages of its new owner, which stock does not survive either.
+# full_page_writes and wal_consistency_checking are not changed.  If replay begins before
+# a name is used again, it finds pages of the new owner, which stock does not survive
+# either.
 my %extra = (
 	pg_major() < 18 ? () : ('io_method' => [ 'worker', 'sync' ]),
 	'lazydrop.defer_files' => [ 'on', 'on', 'on', 'off' ],
@@ -253,8 +254,8 @@ sub random_settings
 
 =item random_round($upgraded, @actions)
 
-A round in which anything may happen.  "quiet_upgrade" tells of one in binary-upgrade mode
-that is slow and that nothing ends early.
+Returns a round in which anything may happen.  "quiet_upgrade" is set for a round in
+binary-upgrade mode in which the worker is slow and that nothing ends early.
 
 =cut
 
@@ -270,12 +271,12 @@ sub random_round
 	  qw(lazydrop-worker lazydrop-pass lazydrop-pass-end lazydrop-removal lazydrop-removal-step);
 	if (chance(0.3))
 	{
-		# It does not take notice of these between two records.
+		# The standby does not read these settings between two records.
 		$r{standby} = random_settings();
 		delete $r{standby}{"lazydrop.$_"} foreach qw(enabled defer_files);
 	}
 
-	# Names are to come back while they are pending.
+	# Names must be used again while they are pending.
 	$r{ops} = 40 + int(rand(80));
 	if ($r{upgrade})
 	{
@@ -285,7 +286,7 @@ sub random_round
 		$r{primary} = { %{ $r{primary} }, %slow };
 	}
 
-	# A worker comes to such a point only if it is to do something.
+	# A worker reaches such a point only if it has work to do.
 	foreach my $name (qw(primary standby))
 	{
 		next unless chance(0.25);

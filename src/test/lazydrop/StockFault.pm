@@ -4,15 +4,15 @@
 
 =head1 NAME
 
-StockFault - show a fault of stock PostgreSQL, and that the fork does not have it
+StockFault - show that stock PostgreSQL has a fault and the fork does not
 
 =head1 DESCRIPTION
 
-Each of the tests 060 to 079 is about one fault that doc/upstream describes.  It plays
-the fault's scenario on the fork, with the lazy drop on and off, where nothing may go
-wrong; and on stock, if the environment variable LAZYDROP_STOCK names an installation
-of it, where the fault must show.  When it does not show there any more, upstream has
-mended it, and the fork's patch can go.
+Each of the tests 060 to 079 is about one fault, which doc/upstream describes.  It runs
+the fault's scenario on the fork, with the lazy drop on and off, which must succeed.  If
+the environment variable LAZYDROP_STOCK names an installation of stock PostgreSQL, it also
+runs the scenario there, and must observe the fault.  If the fault does not occur any
+more, upstream has fixed it, and the fork's patch can be removed.
 
 =cut
 
@@ -45,10 +45,10 @@ my $count = 0;
 
 =item check_fault($title, $scenario [, fork_only => 1])
 
-Call the function $scenario, which returns what went wrong, or an empty string, once for
-each kind of server.  It makes its servers with new_node.  They are stopped at its end, if
-they still run.  With "fork_only", stock is left out: the fault could come from what mends
-another one.
+Call the function $scenario once for each kind of server.  It returns an error message, or
+an empty string, and creates its servers with new_node().  Servers that are still running
+are stopped after the call.  With "fork_only", stock is skipped, because the fault could
+be a consequence of the fix of another one.
 
 =cut
 
@@ -82,8 +82,8 @@ sub check_fault
 
 =item new_node($name [, $stock])
 
-Returns a PostgreSQL::Test::Cluster of the kind that is being tried, or of stock, which is
-not initialized yet.  Call configure($node, %settings) after init or init_from_backup.
+Returns a PostgreSQL::Test::Cluster of the kind under test, or of stock, which is not
+initialized yet.  Call configure($node, %settings) after init or init_from_backup.
 
 =cut
 
@@ -104,7 +104,7 @@ sub new_node
 
 =item configure($node, %settings)
 
-Append settings to a node's configuration file, and what its kind needs.
+Append settings to a node's configuration file, including those that its kind needs.
 
 =cut
 
@@ -121,12 +121,13 @@ sub configure
 
 =item start_primary(%settings)
 
-Start a node "primary" that can have standbys, without autovacuum.
+Start a node "primary" that can have standbys, with autovacuum off.
 
 =item start_standby($primary [, node => new_node(...)], %settings)
 
-Start a standby: "standby", or that node, with the primary's settings and these.  It begins
-at a backup that is taken now; the next one, if there is one, at the same.
+Start a standby, which is called "standby" unless a node is given, with the primary's
+settings and the given ones.  It is made from a backup that is taken now.  A second
+standby is made from the same backup.
 
 =cut
 
@@ -155,7 +156,8 @@ sub start_standby
 
 =item kind_is($name)
 
-Whether this kind is being tried: "stock", "fork", or "fork with lazydrop.enabled = off".
+Returns whether this kind is under test: "stock", "fork", or "fork with lazydrop.enabled =
+off".
 
 =cut
 
@@ -169,8 +171,8 @@ sub kind_is
 
 =item use_fork_modules($node)
 
-Let a server of stock load modules that only the fork's installation has, such as
-injection_points.  They fit, as both have the same ABI.
+Allow a server of stock to load modules that only the fork's installation has, such as
+injection_points.  This works because both have the same ABI.
 
 =cut
 
@@ -190,7 +192,7 @@ sub use_fork_modules
 
 =item log_has($node, $pattern)
 
-Returns the first line of a node's log that matches, or an empty string.
+Returns the first matching line of a node's log, or an empty string.
 
 =cut
 
@@ -208,19 +210,20 @@ sub log_has
 
 =item begin_removal($node, $path, $statement)
 
-Run a statement that removes a directory, and have it wait in the middle: of each file that
-cannot be removed the client is told, which does not read that, and a directory that cannot
-be written to is put there with many of them.  (Their names are as long as a base backup
-takes.)  Returns a hash reference; "pid" is the process.  The test must not run as root.
+Run a statement that removes a directory, and make it wait in the middle.  The server
+reports each file that it cannot remove to the client.  A directory with many such files
+is put there, which cannot be written to, and the client does not read the messages.  (The
+names of the files have the maximum length that a base backup accepts.)  Returns a hash
+reference; "pid" is the process.  The test must not run as root.
 
 =item interrupt_removal($node, $removal, $how)
 
-Interrupt it: with "crash", by killing the process, and waiting until the server has started
-again; with "terminate", by ending the session.
+Interrupt the statement: with "crash", kill the process, and wait until the server has
+restarted; with "terminate", terminate the session.
 
 =item finish_removal($removal)
 
-Let it go on, until it has ended.
+Let the statement continue, and wait until it has ended.
 
 =cut
 
@@ -286,22 +289,23 @@ sub finish_removal
 
 =item can_lease()
 
-Whether a file can be leased (see fcntl(2)): the process that opens it is held then.
+Returns whether a file can be leased (see fcntl(2)).  A process that opens a leased file
+has to wait.
 
 =item begin_copy($node, $source, $file, $statement)
 
-Lease a file of the database $source, and run a statement that copies it, which is held
-when it comes to that file.  Returns the session, its PID, and the lease.
+Lease a file of the database $source, and run a statement that copies it, which has to
+wait when it reaches that file.  Returns the session, its PID, and the lease.
 
 =item end_lease($lease)
 
-Let it go on.
+Let the statement continue.
 
 =cut
 
 use constant F_SETLEASE => 1024;
 
-# Whether a process has come to a leased file.
+# Set when a process has tried to open a leased file.
 my $asked;
 
 sub lease

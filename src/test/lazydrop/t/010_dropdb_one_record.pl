@@ -1,14 +1,14 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Each removal of a database's directories writes one XLOG_DBASE_DROP record that
-# lists all tablespaces.  With a record for each tablespace, replay would scan the
-# buffer headers as often.  This applies to DROP DATABASE, to the cleanup after a
+# Each removal of a database's directories writes one XLOG_DBASE_DROP record that lists
+# all tablespaces.  If there was one record for each tablespace, replay would scan the
+# buffer headers for each of them.  This applies to DROP DATABASE, to the cleanup after a
 # failed CREATE DATABASE, and to ALTER DATABASE SET TABLESPACE.  pg_waldump and
-# pg_walinspect agree on it, on the primary, on a standby, and on a standby that
-# cascades from that one.
+# pg_walinspect must agree on the record, on the primary, on a standby, and on a cascading
+# standby.
 #
-# Replay of each record is timed on each standby and printed.  The test asserts
-# nothing about these times, only how often buffer headers are visited.
+# The replay of each record is timed on each standby, and the times are printed.  The test
+# checks only how often buffer headers are visited, not these times.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ use Test::More;
 my $ntablespaces = 12;
 my $tempdir = PostgreSQL::Test::Utils::tempdir_short();
 
-# Directories for the tablespaces of one server; returns number => path.
+# Create directories for the tablespaces of one server; returns number => path.
 sub tablespace_dirs
 {
 	my ($name) = @_;
@@ -56,7 +56,7 @@ my %oid = map { split /\|/ } split /\n/,
 	q{SELECT substr(spcname, 3), oid FROM pg_tablespace WHERE spcname ~ '^ts'}
   );
 
-# A standby of a server, its tablespaces in directories of its own.
+# Create a standby of a server, with its tablespaces in separate directories.
 sub make_standby
 {
 	my ($name, $from, $from_dir) = @_;
@@ -110,8 +110,8 @@ sub create_spread_database
 		"SELECT oid FROM pg_database WHERE datname = '$name'");
 }
 
-# Run $action on the primary while replay is held, then let each standby replay
-# it, and look for its records everywhere.
+# Run $action on the primary while replay is paused.  Then let each standby replay it, and
+# look for its records on all servers.
 sub check_one_record
 {
 	my ($what, $expected_pairs, $action) = @_;
@@ -120,7 +120,7 @@ sub check_one_record
 	my $start = $primary->lsn('insert');
 	$action->();
 
-	# A failure writes no commit record that would flush the others.
+	# A failed command writes no commit record, which would flush the other records.
 	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	my $end = $primary->lsn('flush');
 
@@ -171,10 +171,10 @@ my $nbuffers = $primary->safe_psql('postgres',
 my $settled =
   q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'};
 
-# --- DROP DATABASE -----------------------------------------------------------
+# --- DROP DATABASE ----------------------------------------------------------
 
 # With lazydrop.enabled, the worker visits the headers once for all directories, and
-# replay does not.
+# replay does not visit them.
 foreach my $enabled (qw(on off))
 {
 	my $what = "DROP DATABASE, lazydrop.enabled = $enabled";
@@ -220,10 +220,10 @@ foreach my $enabled (qw(on off))
 	}
 }
 
-# --- CREATE DATABASE that fails ----------------------------------------------
+# --- failing CREATE DATABASE ------------------------------------------------
 
-# Copying goes tablespace by tablespace, in the order of the catalog, and meets a
-# file that it cannot read in the last one.
+# The copy proceeds tablespace by tablespace, in the order of the catalog, and encounters
+# a file that it cannot read in the last one.
 my $template = create_spread_database('template');
 my $last = $primary->safe_psql('postgres',
 	q{SELECT oid FROM pg_tablespace WHERE spcname ~ '^ts' ORDER BY ctid DESC LIMIT 1}
@@ -253,9 +253,9 @@ foreach my $node (@nodes)
 }
 unlink("$dir/unreadable") or die "could not remove file: $!";
 
-# --- ALTER DATABASE SET TABLESPACE -------------------------------------------
+# --- ALTER DATABASE SET TABLESPACE ------------------------------------------
 
-# Only the directory in the default tablespace moves.
+# Only the directory in the default tablespace is moved.
 my $moved = create_spread_database('moved');
 $primary->safe_psql('moved',
 	'CREATE TABLE mine AS SELECT generate_series(1, 1000) AS i');
@@ -282,7 +282,7 @@ foreach my $node (@nodes)
 		"ALTER DATABASE SET TABLESPACE: the rows are there on $name");
 }
 
-# --- nothing is left ---------------------------------------------------------
+# --- nothing is left --------------------------------------------------------
 
 $primary->safe_psql('postgres', "DROP DATABASE $_")
   foreach qw(template moved);

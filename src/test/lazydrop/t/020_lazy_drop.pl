@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Every command that drops something buries it.  The dropper does not look at the
-# buffer headers, and one pass of the worker is enough for many drops, on the
-# primary and in replay.  While the worker is held, a checkpoint finds dirty pages
-# of what was dropped, and must not write them.
+# Every command that drops storage buries it.  The dropper does not scan the buffer
+# headers, and one pass of the worker is enough for many drops, on the primary and in
+# replay.  While the worker is held, a checkpoint finds dirty pages of dropped relations,
+# and must not write them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,7 +30,7 @@ $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 my @nodes = ($primary, $standby);
 
-# --- settings, worker, statistics ------------------------------------------------
+# --- settings, worker, statistics -------------------------------------------
 
 foreach my $node (@nodes)
 {
@@ -91,11 +91,11 @@ like(
 	qr/invalid configuration parameter name "lazydrop\.nonsense"/,
 	'an unknown name is refused');
 
-# --- every command that drops -----------------------------------------------------
+# --- every command that drops storage ---------------------------------------
 
-# What goes before, the statement that drops, how many relations it buries (with
-# the indexes and TOAST tables that there are), and what goes afterwards.  The
-# counters are read around the statement alone.
+# Each case has the statements before the drop, the statement that drops, the number of
+# relations that it buries (including indexes and TOAST tables), and the statements after
+# the drop.  The counters are read immediately before and after the statement that drops.
 my @commands = (
 	[ 'DROP TABLE', '', 'DROP TABLE t', 1, '' ],
 	[
@@ -177,7 +177,7 @@ foreach my $entry (@commands)
 	my %before = map { $_->name => stats($_) } @nodes;
 	$primary->safe_psql('postgres', join(";\n", split /; /, $drop));
 
-	# The record of an abort is not flushed before something else is.
+	# The record of an abort is not flushed until another record is.
 	$primary->safe_psql('postgres',
 		q{SELECT pg_logical_emit_message(true, '', '')});
 	$primary->wait_for_replay_catchup($standby);
@@ -203,7 +203,7 @@ foreach my $node (@nodes)
 $primary->wait_for_log(qr/lazy drop pass complete:/);
 pass('passes are logged');
 
-# --- many drops, one pass; a checkpoint meanwhile -----------------------------------
+# --- many drops, one pass; a checkpoint meanwhile ---------------------------
 
 foreach my $node (@nodes)
 {
@@ -237,7 +237,7 @@ $standby->safe_psql('postgres', 'CHECKPOINT');
 foreach my $node (@nodes)
 {
 	my $name = $node->name;
-	# four pages each, where alignment is to 4 bytes
+	# Each table has four pages if alignment is to 4 bytes.
 	cmp_ok(stats($node)->{writes_skipped},
 		'>=', 800, "the checkpoint skipped their dirty pages on $name");
 	release($node, 'lazydrop-worker');
@@ -252,7 +252,7 @@ foreach my $node (@nodes)
 is($primary->safe_psql('postgres', 'SELECT count(*) FROM survivor'),
 	'1000', 'a table that was not dropped is there');
 
-# --- off is stock; what is pending still drains --------------------------------------
+# --- off is stock; pending entries are still completed ----------------------
 
 hold_at($primary, 'lazydrop-worker');
 $primary->safe_psql('postgres',
@@ -277,7 +277,7 @@ release($primary, 'lazydrop-worker');
 wait_for_stats($primary, q{s->>'pending_relations' = '0'});
 pass('off: what was pending drains');
 
-# --- the worker comes back ------------------------------------------------------------
+# --- the worker is restarted ------------------------------------------------
 
 $primary->safe_psql('postgres', "ALTER SYSTEM RESET lazydrop.enabled");
 $primary->reload;
@@ -286,8 +286,9 @@ $primary->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 wait_for_stats($primary, "coalesce((s->>'worker_pid')::int, $pid) <> $pid");
 pass('a terminated worker is started again');
 
-# Promotion does not wait for the worker, and leaves what is pending to it, but for the
-# names: unlogged relations are reset (036 has more).
+# Promotion does not wait for the worker.  It leaves the pending entries to the worker,
+# except for the names of their files, because unlogged relations are reset.  (036 has
+# more cases.)
 $primary->safe_psql('postgres',
 	'CREATE UNLOGGED TABLE unlogged AS SELECT generate_series(1, 100) AS a; CREATE UNLOGGED TABLE dropped AS SELECT 1 AS a'
 );

@@ -1,15 +1,15 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A name may come back while its burial is pending: the same relfilenumber (the
-# counter wraps around, and binary upgrade chooses it), the same database OID, or a
+# A name may be used again while its burial is pending.  It may be the same relfilenumber
+# (if the counter wraps around, or binary upgrade chooses it), the same database OID, or a
 # directory that a database has left.  A process that creates storage under the name
-# settles the burial first (rule R3).  Otherwise the worker, when it continues, throws
-# away dirty pages of the new relation.  A worker that is at work on the entry at that
-# time must find that it has lost the entry (rule R5).  A database that lives on in
-# another tablespace must not be taken for a dropped one (rule R4).
+# settles the burial first (rule R3).  Otherwise, the worker would discard dirty pages of
+# the new relation when it continues.  A worker that is processing the entry at that time
+# must notice that it has lost the entry (rule R5).  A database that still exists in
+# another tablespace must not be mistaken for a dropped one (rule R4).
 #
-# The worker is held on the primary and on the standby: before it owns the entries,
-# after that, and when it has removed a file.
+# The worker is held on the primary and on the standby: before it owns the entries, after
+# that, and after it has removed a file.
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,8 +29,8 @@ my ($primary, $standby) = start_pair();
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 my @nodes = ($primary, $standby);
 
-# A query must have the same result on both servers, also when it is read from
-# disk: anything that is lost was lost from the buffers.
+# A query must have the same result on both servers.  The pages are also read from disk,
+# so a page that was lost was lost in the buffers.
 sub same_everywhere
 {
 	my ($database, $query, $result, $what) = @_;
@@ -51,7 +51,7 @@ foreach my $point (sort keys %how)
 {
 	my $how = $how{$point};
 
-	# --- the same database OID ----------------------------------------------------
+	# --- the same database OID ----------------------------------------------
 
 	my $create = 'CREATE DATABASE again OID 90000 STRATEGY %s';
 	foreach my $strategy (qw(wal_log file_copy))
@@ -80,7 +80,7 @@ foreach my $point (sort keys %how)
 		catch_up();
 	}
 
-	# --- a database that is moved there and back ------------------------------------
+	# --- a database that is moved back and forth ----------------------------
 
 	$primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
 	$primary->safe_psql('postgres', 'CREATE DATABASE moved');
@@ -89,7 +89,7 @@ foreach my $point (sort keys %how)
 	hold_workers(
 		$point,
 		sub {
-			# something for the primary's worker, which a move does not need
+			# Give the primary's worker something to do, because a move does not need it.
 			$primary->safe_psql('postgres',
 				'CREATE TABLE x (); DROP TABLE x');
 			$primary->safe_psql('postgres',
@@ -98,7 +98,7 @@ foreach my $point (sort keys %how)
 	$primary->safe_psql('moved',
 		'INSERT INTO t SELECT generate_series(1001, 2000)');
 
-	# one table back into the directory that is buried on the standby
+	# Create a table in the directory that is buried on the standby.
 	$primary->safe_psql('moved',
 		'CREATE TABLE back TABLESPACE pg_default AS SELECT generate_series(1, 500) AS a'
 	);
@@ -133,10 +133,10 @@ foreach my $point (sort keys %how)
 	$primary->safe_psql('postgres', 'DROP TABLESPACE there');
 }
 
-# --- a pass that has lost its entries, which others have buried again ------------------
+# --- a pass that has lost its entries, which have been buried again ---------
 
 # The worker has visited all headers and is about to delete the entry.  Meanwhile the
-# database is created again and dropped again: that is another burial, for which no
+# database is created again and dropped again.  This is another burial, for which no
 # header has been visited.
 $primary->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
 hold_workers('lazydrop-pass-end',
@@ -150,9 +150,9 @@ same_everywhere('postgres',
 	'SELECT count(*) FROM pg_buffercache WHERE reldatabase = 90000',
 	'0', 'dropped twice: no buffer is left');
 
-# --- a tablespace, right after what was in it --------------------------------------------
+# --- a tablespace, right after the drop of its contents ---------------------
 
-# The files have gone with the drop.
+# DROP TABLESPACE removes the files that are still there by itself.
 $primary->safe_psql('postgres', "CREATE TABLESPACE there LOCATION ''");
 $primary->safe_psql('postgres', 'CREATE DATABASE again TABLESPACE there');
 $primary->safe_psql('postgres',
@@ -167,7 +167,7 @@ same_everywhere('postgres',
 	q{SELECT count(*) FROM pg_tablespace WHERE spcname = 'there'},
 	'0', 'DROP TABLESPACE does not wait for the worker');
 
-# --- a template with something pending ------------------------------------------------------
+# --- a template with pending entries ----------------------------------------
 
 $primary->safe_psql('postgres', 'CREATE DATABASE template');
 $primary->safe_psql('template',
@@ -183,9 +183,9 @@ same_everywhere(
 $primary->safe_psql('postgres',
 	"DROP DATABASE copy;\nDROP DATABASE template");
 
-# --- the same relfilenumber, as pg_upgrade chooses it --------------------------------
+# --- the same relfilenumber, as pg_upgrade chooses it -----------------------
 
-# SQL that makes pg_upgrade's choices for a table without a TOAST table.
+# Returns SQL that makes the same choices as pg_upgrade for a table without a TOAST table.
 sub create_as
 {
 	my ($name, $oid, $relfilenumber) = @_;
@@ -238,10 +238,10 @@ foreach my $point (sort keys %how)
 	$oid += 20;
 }
 
-# --- the same relfilenumber, in a database that is away meanwhile ------------------------
+# --- the same relfilenumber, in a database that is elsewhere meanwhile ------
 
-# Copying a directory back does not create relations one by one, so it would not
-# see that one of them is buried there.
+# The copy of a directory does not create relations one by one, so it would not notice
+# that one of them is buried there.
 $primary->safe_psql('moved', create_as('old', 750000, 750009));
 $primary->safe_psql('moved',
 	'INSERT INTO old SELECT generate_series(1, 1000)');
@@ -258,9 +258,9 @@ same_everywhere('moved', 'SELECT count(*), sum(a) FROM new',
 	'2000|2001000',
 	'same relfilenumber, in a database that was away: rows are there');
 
-# --- a temporary relation whose number a permanent one has ---------------------------
+# --- a temporary relation with the number of a permanent one ----------------
 
-# A temporary relation is never buried, and creating one settles nothing.
+# A temporary relation is never buried, and its creation settles nothing.
 $primary->safe_psql('postgres', create_as('permanent', 800000, 800009));
 $primary->safe_psql('postgres',
 	'INSERT INTO permanent SELECT generate_series(1, 1000)');
@@ -287,7 +287,7 @@ foreach my $oid (800020, 800040)
 		qr/^10\|$number$/m,
 		'a temporary table with the number of a permanent one');
 
-	# and with that of one that is buried
+	# Use the number of a buried relation, too.
 	$number = 801009;
 }
 is(stats($primary)->{deferred_relations},
@@ -298,7 +298,7 @@ same_everywhere(
 	'postgres', 'SELECT count(*), sum(a) FROM permanent',
 	'1000|500500', 'the permanent one of the same number has its rows');
 
-# All of it is on disk as well.
+# Everything is on disk as well.
 $primary->stop;
 $primary->start;
 $standby->restart;

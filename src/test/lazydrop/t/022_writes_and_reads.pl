@@ -1,10 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Nothing touches the files of a buried relation once its burial has returned
-# (rule R1).  There are two races.  A writer has checked whether the relation is
-# buried, and has not written yet, when the relation is dropped.  And a scan that was
-# canceled has left reads in flight.  The dropper waits for both, and then removes
-# the files.
+# No process accesses the files of a buried relation once its burial has returned (rule
+# R1).  There are two races.  In the first, a process that writes a buffer has checked
+# whether the relation is buried, and has not written the buffer yet, when the relation is
+# dropped.  In the second, a canceled scan has left reads in flight.  The dropper waits
+# for both, and then removes the files.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,7 +26,7 @@ my $node = start_quiet_node('node',
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');
 
-# Let a session write the first page of a table ("t") of a database, and give it back.
+# Let a session write and evict the first page of a table ("t") of a database.
 sub start_writer
 {
 	my ($database, $table) = @_;
@@ -42,10 +42,10 @@ sub start_writer
 	return $writer;
 }
 
-# --- a write that is about to be announced --------------------------------------------
+# --- a write that has not been announced yet --------------------------------
 
-# The writer has seen that the relation is not buried; it is then, and its file goes.
-# The writer must look again.
+# The writer has found that the relation is not buried.  Then it is buried, and its file
+# is removed.  The writer must check again.
 {
 	$node->safe_psql('postgres',
 		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
@@ -66,9 +66,9 @@ sub start_writer
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 }
 
-# --- a write that fails -----------------------------------------------------------------
+# --- a write that fails -----------------------------------------------------
 
-# Its announcement must end, or the next dropper would wait for ever.
+# The announcement must end, or the next dropper would wait indefinitely.
 {
 	$node->safe_psql('postgres',
 		'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
@@ -86,7 +86,7 @@ sub start_writer
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 }
 
-# --- a write that has been announced ------------------------------------------------
+# --- an announced write -----------------------------------------------------
 
 foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 {
@@ -103,7 +103,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	my $path = $node->data_dir . '/'
 	  . $node->safe_psql($database, q{SELECT pg_relation_filepath('t')});
 
-	# A process that writes a page of the table announces that, and stops there.
+	# A process announces that it writes a page of the table, and is held there.
 	hold_at($node, 'lazydrop-announced');
 	my $writer = start_writer($database);
 	wait_for_wait($node, 'lazydrop-announced', 'client backend');
@@ -119,7 +119,7 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 
 	if ($how =~ /cancelled/)
 	{
-		# The record is written, so the cancellation comes too late, and is ignored.
+		# The record has been written, so it is too late to cancel the command.
 		$node->safe_psql('postgres',
 			q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'LazyDropWrite' AND backend_type = 'client backend'}
 		);
@@ -140,9 +140,9 @@ SKIP:
 {
 	skip 'PostgreSQL 17 has no asynchronous reads', 1 if !$have_aio;
 
-	# --- reads in flight ------------------------------------------------------------------
+	# --- reads in flight ----------------------------------------------------
 
-	# The I/O worker has taken a read, and stops before it does it.
+	# The I/O worker has taken a read, and is held before it performs it.
 	$node->safe_psql('postgres',
 		'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
 	$node->safe_psql('postgres', 'CHECKPOINT');
@@ -184,10 +184,11 @@ SKIP:
 	ok(wait_until(sub { !-s $path }), 'it removes the file then');
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 
-	# --- a descriptor of the old file ----------------------------------------------------------
+	# --- a descriptor of the old file ---------------------------------------
 
 	# A process that creates storage under a buried name waits until no other process has
-	# a descriptor of the old file: here, for an I/O worker that has just opened one.
+	# a descriptor of the old file.  Here, it waits for an I/O worker that has just opened
+	# one.
 	$node->safe_psql('postgres', 'CREATE DATABASE d OID 90000');
 	$node->safe_psql('postgres',
 		'CREATE TABLE t AS SELECT generate_series(1, 100000) AS a');
@@ -217,10 +218,10 @@ SKIP:
 	wait_for_stats($node,
 		q{s->>'pending_relations' = '0' AND s->>'pending_databases' = '0'});
 
-	# --- reads in flight, with each way of doing them --------------------------------------------
+	# --- reads in flight, with each I/O method ------------------------------
 
-	# A scan ends with an error and leaves what it has read ahead.  Its session does
-	# nothing more, so with io_uring only the dropper collects those reads.
+	# A scan fails, and leaves the reads that it has started in advance.  Its session does
+	# nothing more, so with io_uring only the dropper completes these reads.
 	foreach my $method ('sync', 'worker', 'io_uring')
 	{
 	  SKIP:
@@ -254,9 +255,9 @@ SKIP:
 	}
 }
 
-# --- a pass that fails ---------------------------------------------------------------------
+# --- a pass that fails ------------------------------------------------------
 
-# The entries that it owned are settled by the next one, at once.
+# The next pass settles the entries that the failed pass owned, immediately.
 $node->append_conf('postgresql.conf', 'io_method = worker') if $have_aio;
 $node->restart;
 foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
@@ -278,9 +279,9 @@ foreach my $point ('lazydrop-pass', 'lazydrop-pass-end')
 
 stop_with_clean_log($node);
 
-# --- a writer that is killed after the postmaster -------------------------------------
+# --- a writer that is killed after the postmaster ---------------------------
 
-# The server does not restart for that, so the dropper must end by itself.
+# The server does not restart in this case, so the dropper must exit by itself.
 if (-r '/proc/self/stat')
 {
 	$node->start;

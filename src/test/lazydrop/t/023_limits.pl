@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The set of what is buried has a fixed capacity, and the worker is never the only
-# way on (rule R6).  This test has drops that do not fit, a worker that is stopped or
-# that never started, and a server that is about to stop.  Two processes that settle
-# the same entry do each other no harm (rule R5).
+# The set of buried relations has a fixed capacity, and progress never depends on the
+# worker alone (rule R6).  The test has drops that do not fit into the set, a worker that
+# is stopped or has never been started, and a server that is shutting down.  Two processes
+# that settle the same entry do not interfere with each other (rule R5).
 
 use strict;
 use warnings FATAL => 'all';
@@ -44,7 +44,7 @@ sub drop_tables
 	return;
 }
 
-# Nothing of what was dropped is written, and everything else is.
+# Nothing that was dropped is written, and everything else is.
 sub is_intact
 {
 	my ($what) = @_;
@@ -56,9 +56,9 @@ sub is_intact
 $node->safe_psql('postgres',
 	'CREATE TABLE kept AS SELECT generate_series(1, 1000) AS a');
 
-# --- a full set ------------------------------------------------------------------
+# --- a full set -------------------------------------------------------------
 
-# The worker waits a minute for more, but it wakes when the set is half full.
+# The worker waits a minute for more drops, but it wakes up when the set is half full.
 my $before = stats($node);
 create_tables(60);
 foreach my $i (1 .. 60)
@@ -74,7 +74,7 @@ is( $after->{sync_fallbacks},
 cmp_ok($after->{passes} - $before->{passes}, '<=', 30, 'in batches');
 is_intact('small drops');
 
-# More in one transaction than fits at all.
+# Drop more relations in one transaction than the set can hold.
 create_tables(100);
 $before = stats($node);
 drop_tables(100);
@@ -84,7 +84,7 @@ cmp_ok($after->{sync_fallbacks} - $before->{sync_fallbacks},
 cmp_ok($after->{pending_relations}, '<=', 16, 'the set is never over-full');
 is_intact('a large drop');
 
-# A database in more tablespaces than there is room for.
+# Drop a database in more tablespaces than there is room for.
 $node->safe_psql('postgres',
 	join('', map { "CREATE TABLESPACE ts$_ LOCATION '';\n" } 1 .. 20));
 $node->safe_psql('postgres', 'CREATE DATABASE d');
@@ -108,14 +108,14 @@ like(
 	'which the log tells');
 is_intact('a large database');
 
-# --- a directory that has been lost ------------------------------------------------------
+# --- a lost directory -------------------------------------------------------
 
-# Checkpoints fail then, because they have pages to write there.  Dropping the database
-# helps: it has them forgotten wherever they belong.
+# Checkpoints fail, because they have pages to write there.  Dropping the database solves
+# this, because its pages are then forgotten in all tablespaces.
 $node->safe_psql('postgres', 'CREATE DATABASE d');
 $node->safe_psql('d',
 	'CREATE TABLE t TABLESPACE ts1 AS SELECT generate_series(1, 1000) AS a');
-# so that it begins with a checkpoint
+# This makes the drop begin with a checkpoint.
 $node->safe_psql('d', 'VACUUM FULL pg_class');
 my $lost = $node->data_dir . '/'
   . $node->safe_psql('d', q{SELECT pg_relation_filepath('t')}) =~ s{/\d+$}{}r;
@@ -126,7 +126,7 @@ my $offset = -s $node->logfile;
 $node->safe_psql('postgres', 'DROP DATABASE d');
 is_intact('a lost directory');
 
-# If all are lost, there is nothing to remove.
+# If all directories are lost, there is nothing to remove.
 $node->safe_psql('postgres', 'CREATE DATABASE d');
 rmtree( $node->data_dir . '/base/'
 	  . $node->safe_psql('postgres',
@@ -134,7 +134,7 @@ rmtree( $node->data_dir . '/base/'
 $node->safe_psql('postgres', 'DROP DATABASE d');
 is_intact('no directory is left');
 
-# --- a worker that is stopped -----------------------------------------------------
+# --- a stopped worker -------------------------------------------------------
 
 SKIP:
 {
@@ -166,7 +166,7 @@ SKIP:
 	is_intact('a worker that goes on');
 }
 
-# --- a stop with entries pending, in each mode --------------------------------------
+# --- a stop with entries pending, in each mode ------------------------------
 
 foreach my $mode ('fast', 'immediate')
 {
@@ -178,9 +178,9 @@ foreach my $mode ('fast', 'immediate')
 	is_intact($mode);
 }
 
-# --- a worker that is killed ------------------------------------------------------------
+# --- a killed worker --------------------------------------------------------
 
-# An ordinary crash restart.
+# This causes an ordinary crash restart.
 SKIP:
 {
 	skip 'no SIGKILL on this platform', 2 if $windows_os;
@@ -199,7 +199,7 @@ SKIP:
 	is_intact('a killed worker');
 }
 
-# --- no worker ------------------------------------------------------------------------
+# --- no worker --------------------------------------------------------------
 
 $node->append_conf('postgresql.conf', 'max_worker_processes = 0');
 $node->restart;
@@ -225,7 +225,7 @@ cmp_ok(stats($node)->{deferred_relations},
 is(stats($node)->{pending_relations}, 0, 'and settles everything at its end');
 is_intact('crash recovery without a worker');
 
-# --- single-user mode -------------------------------------------------------------------
+# --- single-user mode -------------------------------------------------------
 
 $node->safe_psql('postgres',
 	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
@@ -240,9 +240,9 @@ command_ok(
 $node->start;
 is_intact('single-user mode');
 
-# --- a wrong value in postgresql.conf ----------------------------------------------------
+# --- a wrong value in postgresql.conf ---------------------------------------
 
-# As an extension's setting, it has its default then.
+# The setting has its default value then, like an extension's setting.
 $node->append_conf('postgresql.conf', 'lazydrop.max_pending = 0');
 my $log_offset = -s $node->logfile;
 $node->restart;
@@ -254,7 +254,7 @@ like(
 	'and the log says why');
 $node->stop;
 
-# --- the smallest set that there can be --------------------------------------------------
+# --- the smallest possible set ----------------------------------------------
 
 $node->append_conf('postgresql.conf',
 	"lazydrop.max_pending = 1\nmax_worker_processes = 8");

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The counter of relfilenumbers and OIDs wraps around.  A number whose burial is
-# pending counts as taken, even if its file is gone (rule R3).  To take it would be
-# correct, because a process that creates storage settles it first, but that process
-# would have to wait.
+# The counter of relfilenumbers and OIDs wraps around.  A number whose burial is pending
+# is considered in use, even if its file is gone (rule R3).  It would be correct to choose
+# it, because a process that creates storage settles it first, but that process would have
+# to wait.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ my $node = start_quiet_node('node');
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE TABLE t (a int)');
 
-# What is to be dropped has low numbers, in this order.
+# The relations and databases to be dropped have low numbers, in this order.
 $node->safe_psql('postgres',
 	join('', map { "CREATE TABLE old$_ (a int);\n" } 1 .. 5));
 $node->safe_psql('postgres',
@@ -35,7 +35,7 @@ my @oids = split /\n/,
   $node->safe_psql('postgres',
 	q{SELECT oid FROM pg_database WHERE datname ~ '^old' ORDER BY 1});
 
-# The counter is about to wrap.
+# Set the counter close to the wraparound.
 $node->stop;
 command_ok(
 	[
@@ -52,7 +52,7 @@ $node->safe_psql('postgres',
 wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
 $node->safe_psql('postgres', 'CHECKPOINT');
 
-# An OID is also taken by a row that is not yet removed.
+# An OID is also in use as long as a dead row of pg_database has it.
 $node->safe_psql('postgres', 'VACUUM pg_database');
 is(scalar(grep { -e $node->data_dir . "/base/5/$_" } @numbers),
 	0, 'the files of what was dropped are gone');
@@ -60,7 +60,7 @@ is(stats($node)->{pending_relations}, 5, 'but relations are pending');
 is(stats($node)->{pending_databases}, 5, 'and databases');
 my $waits = stats($node)->{reuse_waits};
 
-# TRUNCATE takes one number and no OID.
+# TRUNCATE assigns one number and no OID.
 my %chosen;
 my $last = 0;
 for (

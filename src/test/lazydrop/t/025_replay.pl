@@ -1,8 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What only replay does: it forgets the sync requests of the directories that a record
-# names and of no others (rule R2), copies a database into a directory that is already
-# there (rule R3), and does all of this in one process, without end.
+# Cases that occur only in replay: it forgets the sync requests of the directories that a
+# record names, and of no others (rule R2); it copies a database into a directory that
+# already exists (rule R3); and it does all of this in a single process that runs
+# indefinitely.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +29,7 @@ $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 
-# The requests are only kept when there is something to sync.
+# Sync requests are kept only if fsync is on.
 $standby->append_conf('postgresql.conf', 'fsync = on');
 $standby->start;
 
@@ -41,10 +42,10 @@ sub restartpoint
 	return slurp_file($standby->logfile, $offset);
 }
 
-# --- sync requests ---------------------------------------------------------------------
+# --- sync requests ----------------------------------------------------------
 
-# A database with tables in a third tablespace is moved.  (That its sync requests are not
-# forgotten is shown by 066.)
+# Move a database with tables in a third tablespace.  (066 shows that its sync requests
+# are not forgotten.)
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
 $primary->safe_psql(
 	'd',
@@ -54,7 +55,7 @@ $primary->safe_psql(
 $primary->safe_psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
 restartpoint();
 
-# A database that is dropped has none.
+# A dropped database has no sync requests.
 $primary->safe_psql('d',
 	join('', map { "INSERT INTO t$_ VALUES (2);\n" } 1 .. 50));
 $primary->wait_for_replay_catchup($standby);
@@ -64,10 +65,10 @@ my $log = restartpoint();
 my ($files) = $log =~ /restartpoint complete: .*sync files=(\d+)/;
 cmp_ok($files // 50, '<', 50, 'replay of DROP DATABASE forgets all of them');
 
-# --- a copy into a directory that is there ------------------------------------------------
+# --- a copy into an existing directory --------------------------------------
 
-# The primary crashes while a transaction has a table in a directory of its database.
-# The standby keeps it, with its pages.  Then the directory is made anew.
+# The primary crashes while a transaction has a table in a directory of its database.  The
+# standby keeps the directory and its pages.  Then the directory is created again.
 $primary->safe_psql('postgres', 'CREATE DATABASE d');
 my $session = $primary->background_psql('d');
 my $path = $session->query_safe(
@@ -92,8 +93,8 @@ $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('postgres', $cached),
 	'0', 'and not when the directory has been made anew');
 
-# Without a directory there are no pages, so replay looks for none.  (The record of the
-# drop of the old directory is written after the commit, and not flushed.)
+# Without a directory there are no pages, so replay does not search for any.  (The record
+# of the removal of the old directory is written after the commit, and is not flushed.)
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 wait_for_nothing($standby);
 my $passes = stats($standby)->{passes};
@@ -103,9 +104,9 @@ $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('copy10', 'SELECT 1'), 1, 'ten databases are copied');
 is(stats($standby)->{passes}, $passes, 'without a pass');
 
-# --- memory of the startup process ----------------------------------------------------
+# --- memory of the startup process ------------------------------------------
 
-# Bytes used in the context that lives as long as the process.
+# Returns the number of bytes used in the context that exists as long as the process.
 sub startup_memory
 {
 	my $offset = -s $standby->logfile;
@@ -113,7 +114,7 @@ sub startup_memory
 		q{SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_activity WHERE backend_type = 'startup'}
 	);
 
-	# it looks when it is woken
+	# The process handles the request when it is woken.
 	$primary->safe_psql('postgres',
 		q{SELECT pg_logical_emit_message(true, '', '')});
 	$standby->wait_for_log(qr/Grand total: \d+ bytes/, $offset);

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A relation that is truncated in part lives on, so it is not buried.  The blocks
-# that are cut off are looked up (rule R12).  None of them may stay in a buffer: when
-# the relation grows again, these pages must be empty.
+# A relation that is truncated to a part of its length still exists, so it is not buried.
+# The removed blocks are looked up in the buffer pool (rule R12).  None of them may stay
+# in a buffer: when the relation is extended again, these pages must be empty.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,7 +26,7 @@ foreach my $enabled ('on', 'off')
 		"SELECT current_setting('lazydrop.enabled') = '$enabled'")
 	  or die 'the setting was not reloaded';
 
-	# few blocks against the 512 that are looked up at most, and many
+	# Few blocks, compared with the 512 that are looked up at most, and many.
 	foreach my $rows (20_000, 400_000)
 	{
 		my $what = "lazydrop.enabled = $enabled, $rows rows";
@@ -56,7 +56,7 @@ foreach my $enabled ('on', 'off')
 			$rows + 1000,
 			"$what: it grows again");
 
-		# of a table made in the same transaction, all forks
+		# TRUNCATE of a table created in the same transaction truncates all forks.
 		is( $node->safe_psql(
 				'postgres', qq{
 				BEGIN;

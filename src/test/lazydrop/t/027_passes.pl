@@ -1,9 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A pass over the buffer headers.  While a pass makes progress, its entries are not
-# taken from it; when it stands still, they are (rules R5 and R6).  A relation whose
-# files are still there during a pass needs another one (R5).  A buffer that stays
-# pinned is tried again, less and less often, and holds up no other drop (R7).
+# Passes over the buffer headers.  As long as a pass makes progress, no other process
+# takes over its entries; if it stops making progress, another process does (rules R5 and
+# R6).  A relation that still has files during a pass needs another pass (R5).  If a
+# buffer stays pinned, the worker retries less and less often, and no other drop is
+# delayed (R7).
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,15 +20,15 @@ use Time::HiRes qw(time usleep);
 
 need_injection_points();
 
-# so that a pass has eight steps
+# With this size, a pass has eight steps.
 my $node = start_quiet_node('node', 'shared_buffers' => '1GB');
 $node->safe_psql('postgres', "CREATE EXTENSION $_")
   foreach qw(injection_points pg_buffercache);
 
-# --- a pass that gets on slowly, and one that stands still ----------------------------------
+# --- a slow pass, and a pass without progress -------------------------------
 
-# Drop a database, let the worker wait at each step of its pass, and have a session wait for
-# the OID to come back.
+# Drop a database, let the worker wait at each step of its pass, and start a session that
+# waits until it can use the OID again.
 sub begin_slow_pass
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
@@ -52,8 +53,8 @@ sub end_slow_pass
 	return;
 }
 
-# A creator takes over from a pass that has not got on for a second.  So a step every third
-# of a second; when this machine was too slow for that, once more.
+# A creator takes over from a pass that has made no progress for a second.  Therefore take
+# a step every third of a second.  Repeat the test if this machine was too slow for that.
 my ($longest, $taken_over);
 foreach my $try (1 .. 10)
 {
@@ -96,10 +97,10 @@ SKIP:
 	end_slow_pass($creator);
 }
 
-# --- a page that is read after a pass ---------------------------------------------------------
+# --- a page that is read after a pass ---------------------------------------
 
-# ALTER SEQUENCE takes a lock that does not keep others from reading the old file.  Have
-# sessions that read a sequence, with their caches warmed up.
+# ALTER SEQUENCE takes a lock that does not prevent others from reading the old file.  Use
+# sessions that read a sequence, with their caches already filled.
 sub begin_reader
 {
 	my $reader = $node->background_psql('postgres');
@@ -141,7 +142,7 @@ $node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	$reader->quit;
 }
 
-# --- a page that stays pinned -------------------------------------------------------------------
+# --- a page that stays pinned -----------------------------------------------
 
 {
 	my $reader = begin_reader();
@@ -170,9 +171,10 @@ $node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	wait_for_nothing($node);
 }
 
-# --- how many passes a drop takes ------------------------------------------------------------
+# --- number of passes for a drop --------------------------------------------
 
-# The worker, which does not let drops gather here, comes while the dropper is still at it.
+# The worker, which does not wait for more drops here, wakes up before the dropper has
+# finished.
 {
 	$node->safe_psql('postgres',
 		join('', map { "CREATE TABLE t$_ AS SELECT 1 AS a;\n" } 1 .. 20));

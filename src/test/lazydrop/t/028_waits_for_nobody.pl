@@ -1,14 +1,15 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# DROP DATABASE and its replay wait for no other process (rules R2, R3 and R11), replay
-# for no entry that is in nobody's way and for no session's pin (R3, R7), and a checkpoint
-# for no read (R1).  A process that is stopped takes part in no barrier and absorbs no
-# request, like a checkpointer in its fsync phase.  A session in a system call, here of COPY,
-# takes part in no barrier either, like an extension's worker that never does.
+# DROP DATABASE and its replay wait for no other process (rules R2, R3 and R11).  Replay
+# does not wait for entries that it does not need to settle, or for a session's pin (R3,
+# R7).  A checkpoint does not wait for a read (R1).  A stopped process takes part in no
+# barrier and absorbs no request, like a checkpointer in its fsync phase.  A session in a
+# system call, here for COPY, takes part in no barrier either, like an extension's worker
+# that never does.
 #
-# The directory that is dropped must stay, and its OID must not be used again, until that
-# process has done its part; or the process might write what is the next database's into
-# a file of this one, or unlink the next one's file.
+# The dropped directory must stay, and its OID must not be used again, until that process
+# has done its part.  Otherwise, the process might write pages of the next database to a
+# file of this one, or unlink a file of the next one.
 
 use strict;
 use warnings FATAL => 'all';
@@ -43,7 +44,7 @@ sub catch_up
 	return;
 }
 
-# Stop a process of a server.
+# Stop a process of a given type.
 sub stop_type
 {
 	my ($node, $type) = @_;
@@ -52,7 +53,8 @@ sub stop_type
 			"SELECT pid FROM pg_stat_activity WHERE backend_type = '$type'"));
 }
 
-# Have a process of a server take part in no barrier.  Returns what lets it go on.
+# Keep a process of a server from taking part in barriers.  Returns a function that lets
+# the process continue.
 sub get_stuck
 {
 	my ($node, $type) = @_;
@@ -62,7 +64,7 @@ sub get_stuck
 		return sub { continue_process($pid) };
 	}
 
-	# It writes more than a pipe has room for.
+	# COPY writes more than fits into a pipe.
 	my $pipe = PostgreSQL::Test::Utils::tempdir() . '/pipe';
 	mkfifo($pipe, 0600) or die "could not create $pipe: $!";
 	sysopen(my $end, $pipe, O_RDONLY | O_NONBLOCK)
@@ -79,7 +81,7 @@ sub get_stuck
 	};
 }
 
-# Begin a command, and go on when it waits for an event.
+# Start a command, and return when it waits for an event.
 sub begin_and_wait
 {
 	my ($node, $sql, $event) = @_;
@@ -95,12 +97,12 @@ $primary->safe_psql('model', 'CREATE TABLE t AS SELECT 1 AS a');
 my $path =
   $primary->safe_psql('model', q{SELECT pg_relation_filepath('t')});
 
-# --- a process that takes part in no barrier --------------------------------------------
+# --- a process that does not take part in barriers --------------------------
 
-# What is pending for it does not keep other things from being done.
+# An entry that waits for this process does not block anything else.
 foreach my $node (@nodes)
 {
-	# On a standby, a session's snapshot may conflict with replay.
+	# On a standby, the snapshot of a session could conflict with replay.
 	foreach my $type ('checkpointer', 'background writer',
 		$node == $primary ? 'session' : ())
 	{
@@ -134,7 +136,7 @@ foreach my $node (@nodes)
 		}
 		else
 		{
-			# Replay is one process, and waits for a name.
+			# Replay is a single process, and waits until it can use the name.
 			on_primary($again);
 			wait_for_wait($standby, 'LazyDropReuse', 'startup');
 			pass("$what: its OID is not used again");
@@ -151,7 +153,7 @@ foreach my $node (@nodes)
 	}
 }
 
-# --- nobody depends on the worker (rule R6) ---------------------------------------------
+# --- no process depends on the worker (rule R6) -----------------------------
 
 {
 	my $what = 'both the worker and a process stopped';
@@ -174,10 +176,10 @@ foreach my $node (@nodes)
 	wait_for_nothing(@nodes);
 }
 
-# --- requests to unlink ------------------------------------------------------------------
+# --- requests to unlink -----------------------------------------------------
 
-# The checkpointer has a request to unlink a file of the database that is dropped, and no
-# file of the next one is unlinked.
+# The checkpointer has a request to unlink a file of the dropped database.  It must not
+# unlink a file of the next one.
 {
 	on_primary($again);
 	$primary->safe_psql('again', 'DROP TABLE t');
@@ -194,7 +196,7 @@ foreach my $node (@nodes)
 	wait_for_nothing(@nodes);
 }
 
-# --- a checkpoint, a crash, a shutdown, a promotion ----------------------------------------
+# --- a checkpoint, a crash, a shutdown, a promotion -------------------------
 
 {
 	my $what = 'a checkpoint while an entry waits';
@@ -231,7 +233,7 @@ foreach my $mode ('immediate', 'fast')
 		on_primary("$limit;\nDROP DATABASE again");
 		catch_up();
 
-		# A shutdown waits for a process that is stopped.
+		# A shutdown waits for a stopped process.
 		my $offset = -s $node->logfile;
 		$node->command_ok(
 			[
@@ -258,11 +260,11 @@ foreach my $mode ('immediate', 'fast')
 	}
 }
 
-# --- replay of ALTER DATABASE SET TABLESPACE ---------------------------------------------
+# --- replay of ALTER DATABASE SET TABLESPACE --------------------------------
 
-# A session of a standby has a page of a sequence pinned that ALTER SEQUENCE has replaced.
-# That is in the directory that the database leaves, so replay of the copy does not wait for
-# it; and replay of the removal ends the session.
+# A session on a standby has a page of a sequence pinned that ALTER SEQUENCE has replaced.
+# The page belongs to the directory that the database leaves, so replay of the copy does
+# not wait for the session, and replay of the removal terminates it.
 {
 	my $what = 'a moved database';
 	on_primary(q{CREATE TABLESPACE move LOCATION ''}, $again);
@@ -279,7 +281,7 @@ foreach my $mode ('immediate', 'fast')
 	is($standby->safe_psql('again', 'SELECT a FROM t'),
 		1, "$what: replay does not wait for it");
 
-	# Back, to the directory in which there was something.
+	# Move the database back into the directory of the pinned page.
 	on_primary('ALTER DATABASE again SET TABLESPACE pg_default');
 	catch_up();
 	is($_->safe_psql('again', 'SELECT increment_by FROM pg_sequences'),
@@ -291,10 +293,9 @@ foreach my $mode ('immediate', 'fast')
 	wait_for_nothing(@nodes);
 }
 
-# --- a number that comes back ------------------------------------------------------------
+# --- a number that is used again --------------------------------------------
 
-# Where replay needs the name of the file that is pinned, the session is in its way as
-# elsewhere.
+# If replay needs the name of the pinned file, it conflicts with the session as usual.
 {
 	my $what = 'a number that comes back';
 	reload_with($standby, 'max_standby_streaming_delay' => '100ms');
@@ -328,10 +329,10 @@ foreach my $mode ('immediate', 'fast')
 	wait_for_nothing(@nodes);
 }
 
-# --- a read that is stuck ------------------------------------------------------------------
+# --- a stuck read -----------------------------------------------------------
 
-# A scan that was canceled leaves a read, and it does not end.  DROP TABLE waits for it, as
-# in stock, and a checkpoint does not.
+# A canceled scan leaves a read that does not complete.  DROP TABLE waits for it, as in
+# stock; a checkpoint does not.
 SKIP:
 {
 	skip 'reads are synchronous', 6 if pg_major() < 18;
@@ -365,7 +366,7 @@ SKIP:
 		"$what: a checkpoint completes");
 	ok(!-s $file, "$what: and the file has not its name any more");
 
-	# DROP DATABASE waits neither for it nor for the I/O worker.
+	# DROP DATABASE waits neither for the read nor for the I/O worker.
 	on_primary("$limit;\nDROP DATABASE again");
 	pass("$what: DROP DATABASE does not wait");
 
@@ -378,7 +379,7 @@ SKIP:
 	catch_up();
 }
 
-# --- a promotion ----------------------------------------------------------------------------
+# --- a promotion ------------------------------------------------------------
 
 {
 	my $what = 'a promotion while an entry waits';

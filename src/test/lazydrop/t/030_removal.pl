@@ -1,7 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Files of what is dropped are removed in the background: which ones, in what order,
-# how fast, and by which processes that cannot wait (rules R8, R9, R14).
+# Files of dropped relations are removed in the background.  The test checks which ones
+# are removed, in what order, at which rate, and by which processes that cannot wait
+# (rules R8, R9, R14).
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,7 +27,7 @@ my $node = start_quiet_node(
 $node->safe_psql('postgres',
 	'CREATE EXTENSION injection_points; CREATE EXTENSION pg_buffercache');
 
-# A table with an index, all forks, and dirty pages.  Returns the paths.
+# Create a table with an index, all forks, and dirty pages.  Returns the paths.
 sub create_table
 {
 	my ($name, $options) = @_;
@@ -45,7 +46,7 @@ sub all_files
 	return map { relation_files($node, $_) } @_;
 }
 
-# --- the worker removes them --------------------------------------------------------------
+# --- the worker removes them ------------------------------------------------
 
 {
 	my @paths = create_table('t');
@@ -77,11 +78,11 @@ sub all_files
 	is(stats($node)->{checkpoint_waits}, 0, 'and need not wait');
 }
 
-# --- in which order ------------------------------------------------------------------------
+# --- the order --------------------------------------------------------------
 
-# The highest segment goes first, large ones in steps.  When the server is killed in
-# the middle, there is no gap at which stock's replay would stop.  With such a rate, a step
-# is a megabyte; and a file that cannot be hidden shrinks under its name.
+# The highest segment is removed first, and a large one in several steps.  If the server
+# is killed in the middle, there is no gap at which stock's replay would stop.  At this
+# rate, a step is one megabyte.  A file that cannot be hidden shrinks under its own name.
 {
 	my @in_the_way = map { $node->data_dir . "/base/$_" } qw(pgsql_tmp 0);
 	rmdir $_ foreach @in_the_way;
@@ -104,7 +105,7 @@ sub all_files
 	my $last = '';
 	while (!@seen || $seen[-1] ne '3 - -')
 	{
-		# Each step changes something.
+		# Each step changes a size.
 		wait_until(sub { $sizes->() ne $last })
 		  or die "no step was taken: $last";
 		wait_for_wait($node, 'lazydrop-removal-step', 'lazy drop worker');
@@ -131,11 +132,12 @@ sub all_files
 		[], 'replay after a crash in the middle removes the rest');
 }
 
-# --- how fast --------------------------------------------------------------------------------
+# --- the rate ---------------------------------------------------------------
 
-# A table of 1,000 segments of a gigabyte, without blocks on the disk, at a rate that
-# takes a quarter of an hour.  The names of the files go at once, and a fast shutdown in
-# the middle does not wait for the rest, which the next start's worker removes.
+# A table has 1,000 sparse segments of a gigabyte, without blocks on the disk.  At this
+# rate, the removal takes a quarter of an hour.  The names of the files are free
+# immediately.  A fast shutdown in the middle does not wait for the rest, which the worker
+# removes after the next start.
 {
 	my @paths = create_table('t');
 	add_segments($node, $paths[0], 1000, 1024 * MB);
@@ -158,7 +160,7 @@ sub all_files
 		[], 'but not under its name');
 	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
 
-	# It makes passes meanwhile, and no other process has to wait.
+	# The worker makes passes meanwhile, and no other process has to wait.
 	my $passes = $stats->{passes};
 	create_table('u');
 	$node->safe_psql('postgres', 'DROP TABLE u');
@@ -190,8 +192,8 @@ sub all_files
 	is_deeply([ hidden_files($node) ], [], 'and is removed in the end');
 }
 
-# At full speed the worker never sleeps; nevertheless it ends with the postmaster, and
-# does not keep another one from starting.
+# Without a limit on the rate, the worker never sleeps.  Nevertheless it exits when the
+# postmaster dies, and does not prevent another postmaster from starting.
 SKIP:
 {
 	skip 'no SIGKILL on this platform', 3 if $windows_os;
@@ -211,13 +213,13 @@ SKIP:
 		'the worker ends with the postmaster');
 	cmp_ok(scalar(all_files(@paths)), '>', 10, 'in the middle of its work');
 
-	# others may take a while to end
+	# Other processes may take some time to exit.
 	ok(wait_until(sub { $node->start(fail_ok => 1) }),
 		'the server starts again');
 	wait_for_nothing($node);
 }
 
-# --- processes that cannot wait --------------------------------------------------------------
+# --- processes that cannot wait ---------------------------------------------
 
 {
 	hold_at($node, 'lazydrop-removal');
@@ -236,8 +238,8 @@ SKIP:
 	release($node, 'lazydrop-removal');
 }
 
-# A checkpoint that has begun after the commit record, and has looked for files before
-# the dropper has buried them, leaves them to the dropper.
+# If a checkpoint begins after the commit record, and looks for files before the dropper
+# has buried them, it leaves them to the dropper.
 {
 	hold_at($node, 'lazydrop-removal');
 	my @paths = create_table('t');
@@ -257,7 +259,7 @@ SKIP:
 		[], 'since replay would not know of them');
 }
 
-# --- what is not deferred ----------------------------------------------------------------------
+# --- drops that are not deferred --------------------------------------------
 
 {
 	hold_at($node, 'lazydrop-removal');
@@ -287,7 +289,8 @@ SKIP:
 			"SELECT current_setting('$setting') = 'on'");
 	}
 
-	# Where shared_buffers is small, so is what is small.
+	# If shared_buffers does not exceed the limit, the drop of a small table is not
+	# deferred.
 	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 32MB');
 	$node->reload;
 	$node->poll_query_until('postgres',
@@ -307,7 +310,7 @@ SKIP:
 			  . ($size > 0 ? 'left to the worker' : 'removed at once'));
 	}
 
-	# A pin is not waited for, which stock would do here.
+	# The drop does not wait for a pin, although stock would do so here.
 	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	my $reader = $node->background_psql('postgres');
 	$reader->query_safe(
@@ -325,7 +328,7 @@ SKIP:
 	$node->poll_query_until('postgres',
 		q{SELECT current_setting('lazydrop.scan_limit') = '0'});
 
-	# The end of a prepared transaction is durable, a rollback as well as a commit.
+	# The end of a prepared transaction is durable, whether it is a commit or a rollback.
 	foreach my $end ('COMMIT', 'ROLLBACK')
 	{
 		my @paths = create_table('t') if $end eq 'COMMIT';
@@ -346,9 +349,9 @@ SKIP:
 	wait_for_nothing($node);
 }
 
-# --- sync requests of a second segment (rule R2) ------------------------------------------------
+# --- sync requests of a second segment (rule R2) ----------------------------
 
-# A page of it has been written and not synced, when it is dropped.
+# A page of the segment has been written and not synced when the table is dropped.
 {
 	$node->safe_psql('postgres', 'CREATE TABLE t AS SELECT 1 AS a');
 	my $path =
@@ -370,9 +373,10 @@ SKIP:
 	pass('the checkpointer does not look for it');
 }
 
-# --- links (as rmtree) ----------------------------------------------------------------------------
+# --- links (as rmtree) ------------------------------------------------------
 
-# What a file in a database's directory has in common with others is not emptied.
+# A link in a database's directory is removed, but the file that it refers to is not
+# emptied.
 SKIP:
 {
 	skip 'no links on Windows', 2 if $windows_os;
@@ -393,9 +397,9 @@ SKIP:
 		'3 4', 'and what they lead to is left alone');
 }
 
-# --- a directory that is not the server's own --------------------------------------------------
+# --- an extraneous directory ------------------------------------------------
 
-# It goes with the others, as with rmtree.
+# It is removed with the database's directory, like rmtree does.
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE d');
 	my $oid = $node->safe_psql('postgres',
@@ -412,9 +416,9 @@ SKIP:
 		'>', MB, 'the bytes of a database are counted when they go');
 }
 
-# --- a dropper that fails after all --------------------------------------------------------------
+# --- a dropper that fails after its commit ----------------------------------
 
-# No process waits for it, and its files stay, as in stock.
+# No process waits for this dropper, and its files are left behind, as in stock.
 {
 	my ($path) = create_table('t');
 	$node->safe_psql('postgres',
@@ -434,7 +438,7 @@ SKIP:
 	$node->restart;
 }
 
-# --- files that cannot be removed ---------------------------------------------------------------
+# --- files that cannot be removed -------------------------------------------
 
 SKIP:
 {
@@ -461,7 +465,7 @@ SKIP:
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	pass('a checkpoint goes on');
 
-	# the same with a directory
+	# Repeat this with a directory.
 	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
 	my $oid = $node->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The server dies at each step of the removal of files: of a table with several
-# segments, and of a database.  After recovery, everything that was dropped is gone,
-# and everything else is there (rules R8, R11, R14, R16).
+# The server crashes at each step of the removal of files: of a table with several
+# segments, and of a database.  After recovery, everything that was dropped is gone, and
+# everything else is there (rules R8, R11, R14, R16).
 #
 # LAZYDROP_TEST_SEED chooses which process is killed and how; the seed is printed.
 
@@ -31,8 +31,8 @@ my ($primary, $standby) = start_quiet_pair(
 	'restart_after_crash' => 'on');
 $primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
 
-# Which process comes to a point.  A table and a database are dropped, so that the
-# dropper comes by each of its points; the worker is held back for the checkpointer.
+# The process that reaches each point.  A table and a database are dropped, so that the
+# dropper reaches each of its points.  For the checkpointer's points, the worker is held.
 my %dropper = (
 	'lazydrop-bury' => 'DROP TABLE t',
 	'lazydrop-buried' => 'DROP TABLE t',
@@ -44,8 +44,8 @@ my @worker = map { "lazydrop-$_" }
   qw(database-ready worker pass pass-end removal removal-step removal-end);
 my @checkpointer = map { "lazydrop-checkpoint$_" } ('', '-step', '-end');
 
-# Let a node die: all at once, or one of its processes and then the others.  With
-# restart_after_crash, the server comes back by itself.
+# Crash a node: either all processes at once, or one process and then the others.  With
+# restart_after_crash, the server restarts by itself.
 sub let_die
 {
 	my ($node, $type) = @_;
@@ -60,7 +60,7 @@ sub let_die
 		return $fault;
 	}
 
-	# The dropper is the one client backend that waits.
+	# The dropper is the only client backend that waits.
 	my $pid = $node->safe_psql(
 		'postgres',
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = '$fault'"
@@ -72,7 +72,7 @@ sub let_die
 	kill('KILL', $pid) == 1 or die "could not kill $fault $pid: $!";
 	if ($fault eq 'startup')
 	{
-		# This one ends the server.
+		# If the startup process is killed, the server stops.
 		wait_until(sub { !-e $node->data_dir . '/postmaster.pid' })
 		  or die 'the server did not stop';
 		$node->_update_pid(0);
@@ -83,8 +83,8 @@ sub let_die
 		$node->wait_for_log(
 			qr/all server processes terminated; reinitializing/, $offset);
 
-		# Without a query: a psql that could not connect reads none, so that
-		# writing one would be an error.
+		# Send no query: a psql that cannot connect does not read it, and the attempt to
+		# write it would fail.
 		$node->poll_query_until('postgres', undef, '');
 	}
 	return "kill -9 of $fault";
@@ -92,7 +92,7 @@ sub let_die
 
 my $round = 0;
 
-# One round: the server "node" dies when a process is at "point".
+# Crash the server "node" when a process has reached "point".
 sub try
 {
 	my ($node, $point, $type) = @_;
@@ -145,7 +145,7 @@ sub try
 	}
 	if ($type eq 'checkpointer')
 	{
-		# Something to remove, and a record from which a restartpoint can be made.
+		# Provide files to hide, and a record from which a restartpoint can be made.
 		wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
 		if ($node == $standby)
 		{
@@ -160,12 +160,12 @@ sub try
 	my $fault = let_die($node, $type);
 	foreach my $session (@sessions)
 	{
-		# It may have lost its server, or been answered.
+		# The session may have lost its server, or may have completed.
 		eval { $session->quit };
 		eval { $session->{run}->finish };
 	}
 
-	# What is dropped by the catalogs is gone, and what is not is there.
+	# The files of dropped objects are gone, and objects in the catalogs are complete.
 	$primary->wait_for_replay_catchup($standby);
 	wait_for_nothing($primary, $standby);
 	my $what = "$name at $point, $fault, full_page_writes $fpw";
@@ -178,7 +178,7 @@ sub try
 	}
 	else
 	{
-		# The first segments wait for a checkpoint of a primary.
+		# On a primary, the first segments remain until a checkpoint.
 		is_deeply(
 			[
 				grep { -s $node->data_dir . "/$_" }
@@ -188,7 +188,7 @@ sub try
 			"$what: the table's files are gone");
 	}
 
-	# A database that is not there any more, or is invalid and so on its way.
+	# The database has been dropped, or is invalid and about to be dropped.
 	my $connlimit = $node->safe_psql('postgres',
 		"SELECT datconnlimit FROM pg_database WHERE oid = $oid");
 	if ($connlimit eq '-1')
@@ -221,7 +221,7 @@ foreach my $node ($primary, $standby)
 	my $dropper = $node == $primary ? 'client backend' : 'startup';
 	foreach my $point (sort keys %dropper)
 	{
-		# Replay has no steps of its own for databases.
+		# Replay has no separate steps for databases.
 		next if $node == $standby && $point =~ /database/;
 		try($node, $point, $dropper);
 	}

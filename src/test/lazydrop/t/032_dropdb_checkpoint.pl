@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# DROP DATABASE makes no checkpoint (rule R11), and a checkpoint may come in the
-# middle of it.
+# DROP DATABASE makes no checkpoint (rule R11), and a checkpoint may happen in the middle
+# of it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ my ($primary, $standby) = start_quiet_pair(
 	'log_checkpoints' => 'on',
 	'wal_keep_size' => '1GB');
 
-# A database "d" with dirty pages.  Returns its OID.
+# Create a database "d" with dirty pages.  Returns its OID.
 sub create_database
 {
 	my ($options) = @_;
@@ -40,7 +40,7 @@ sub count_checkpoints
 	return scalar(() = $log =~ /checkpoint starting/g);
 }
 
-# --- no checkpoint ----------------------------------------------------------------------
+# --- no checkpoint ----------------------------------------------------------
 
 foreach my $case (
 	[ '', 0 ],
@@ -83,8 +83,8 @@ foreach my $case (
 	}
 }
 
-# A database that does not fit into the set takes the same way, without deferring
-# anything.
+# The drop of a database that does not fit into the set makes no checkpoint either, and
+# defers nothing.
 {
 	my @spaces = map { "ts$_" } 1 .. 17;
 	$primary->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''")
@@ -104,9 +104,10 @@ foreach my $case (
 	$primary->safe_psql('postgres', "DROP TABLESPACE $_") foreach @spaces;
 }
 
-# --- a checkpoint in the middle ------------------------------------------------------------
+# --- a checkpoint in the middle ---------------------------------------------
 
-# Neither has the record of a drop before its redo pointer and the directory left.
+# In neither case may the record of the drop be before a checkpoint's redo pointer while
+# the directory is left.
 hold_at($primary, 'lazydrop-removal');
 foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 {
@@ -129,7 +130,7 @@ foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 	is_deeply([ database_directories($primary, $oid) ],
 		[], "$point: a checkpoint removes the directory");
 
-	# A process waits for a checkpoint and takes part in no barrier.
+	# A process that waits for a checkpoint takes part in no barrier.
 	if ($point =~ /forgotten/)
 	{
 		foreach my $sql (
@@ -153,9 +154,9 @@ foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 release($primary, 'lazydrop-removal');
 wait_for_nothing($primary);
 
-# --- sync requests ---------------------------------------------------------------------------
+# --- sync requests ----------------------------------------------------------
 
-# The checkpointer is busy, and has not taken note of what is to be forgotten.
+# The checkpointer is busy, and has not absorbed the requests to forget.
 {
 	hold_at($primary, 'lazydrop-removal');
 	$primary->safe_psql('postgres', 'CREATE TABLE u AS SELECT 1 AS a');
@@ -179,7 +180,7 @@ wait_for_nothing($primary);
 	is_deeply([ database_directories($primary, $oid) ],
 		[], 'and then they are');
 
-	# It does when it removes them itself.
+	# DROP DATABASE waits for the checkpointer if it removes the directories itself.
 	reload_with($primary, 'lazydrop.defer_files' => 'off');
 	$primary->safe_psql('postgres', 'CREATE TABLE u AS SELECT 1 AS a');
 	$oid = create_database();
@@ -204,10 +205,11 @@ wait_for_nothing($primary);
 	wait_for_nothing($primary);
 }
 
-# --- a base backup meanwhile -----------------------------------------------------------------
+# --- a base backup in the middle --------------------------------------------
 
-# DROP DATABASE removes the directory itself.  A base backup that begins after its record,
-# and before that, has the directory, and replays from after the record.
+# DROP DATABASE removes the directory itself.  A base backup that begins after its record
+# and before the removal contains the directory, and is replayed from a position after the
+# record.
 {
 	my $what = 'a base backup before the directory is removed';
 	reload_with($primary, 'lazydrop.defer_files' => 'off');
@@ -239,11 +241,12 @@ wait_for_nothing($primary);
 	reload_with($primary, 'lazydrop.defer_files' => 'on');
 }
 
-# --- cancelled ---------------------------------------------------------------------------
+# --- canceled ---------------------------------------------------------------
 
-# After its record, which standbys have replayed.  So the directory must go here, too,
-# removed by the worker; or by the session, which waits for the barrier, for a process that
-# does not take part: one in its commit.
+# The command is canceled after its record, which standbys have replayed.  The directory
+# must therefore be removed here, too: either by the worker, or by the session.  The
+# session waits for a barrier, for a process that does not take part in it because it is
+# committing.
 foreach my $deferred ('on', 'off')
 {
 	my $what = "lazydrop.defer_files = $deferred";
@@ -311,9 +314,9 @@ $primary->reload;
 $primary->poll_query_until('postgres',
 	q{SELECT current_setting('lazydrop.defer_files') = 'on'});
 
-# --- a set that is full of files -------------------------------------------------------------
+# --- a set full of files ----------------------------------------------------
 
-# Droppers leave the files of others to the worker.
+# Droppers leave the files of other relations to the worker.
 {
 	hold_at($primary, 'lazydrop-removal');
 	my @tables = map { "u$_" } 1 .. 30;
@@ -337,9 +340,9 @@ $primary->poll_query_until('postgres',
 		0, 'which removes it');
 }
 
-# --- the same OID, and the same relfilenumber ------------------------------------------------
+# --- the same OID, and the same relfilenumber -------------------------------
 
-# The checkpointer has been asked to unlink a first segment, and forgets that.
+# The checkpointer has a request to unlink a first segment, and must forget it.
 {
 	$primary->safe_psql('postgres', 'CREATE DATABASE template');
 	$primary->safe_psql('template', 'CREATE TABLE t AS SELECT 1 AS a');
@@ -357,7 +360,7 @@ $primary->poll_query_until('postgres',
 	is($primary->safe_psql('e', 'SELECT a FROM t'), 1, 'nor lost');
 }
 
-# --- the minimum recovery point (rule R10) -----------------------------------------------------
+# --- the minimum recovery point (rule R10) ----------------------------------
 
 {
 	my $oid = create_database();
@@ -382,7 +385,7 @@ $primary->poll_query_until('postgres',
 		[], 'then the directory goes');
 }
 
-# --- a failure before the directories can go ---------------------------------------------------
+# --- a failure before the directories are removed ---------------------------
 
 {
 	my $oid = create_database();
@@ -414,11 +417,11 @@ $primary->poll_query_until('postgres',
 	$primary->wait_for_replay_catchup($standby);
 }
 
-# --- a relation map ------------------------------------------------------------------------------
+# --- a relation map ---------------------------------------------------------
 
-# Replay of its record wants the directory to be there.
+# Replay of its record requires that the directory exists.
 
-# Drops the database, with so many checkpoints, and crashes.
+# Drop the database, which must make the expected number of checkpoints, and crash.
 sub drop_and_crash
 {
 	my ($expected, $what, $node) = @_;
@@ -473,8 +476,8 @@ drop_and_crash(0, 'a new database');
 	drop_and_crash(1, 'a checkpoint while a database is created');
 }
 
-# After a promotion, replay may begin at the last restartpoint.  The checkpoint that
-# follows has much to write, and takes its time.
+# After a promotion, recovery may begin at the last restartpoint.  The checkpoint that
+# follows the promotion has much to write, so it takes some time.
 rewrite_mapped_index(
 	sub {
 		$primary->safe_psql('postgres', 'CHECKPOINT');

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Commands that copy, remove or rely on a directory while files in it are still to be
-# removed: tablespaces, databases that are copied or moved, backups, promotion and
+# Commands copy, remove or need a directory in which files are still waiting for their
+# removal: commands on tablespaces, copies and moves of databases, backups, promotion and
 # pg_rewind (rules R10 and R16).  The worker is held on both servers.
 
 use strict;
@@ -33,7 +33,7 @@ my ($primary, $standby) = start_pair(
 	'wal_keep_size' => '1GB');
 my @nodes = ($primary, $standby);
 
-# Where the workers come to a drop, and stop.
+# The injection point at which the workers wait when they have found a drop.
 my $held = 'lazydrop-removal';
 
 sub path_of
@@ -43,7 +43,7 @@ sub path_of
 		"SELECT pg_relation_filepath('$name')");
 }
 
-# --- tablespaces ----------------------------------------------------------------------------
+# --- tablespaces ------------------------------------------------------------
 
 {
 	hold_workers($held);
@@ -73,7 +73,7 @@ sub path_of
 		'without a complaint in replay');
 	release_workers($held);
 
-	# Nothing of the database is left for a checkpoint to clear away.
+	# The database leaves no files for which a checkpoint would be needed.
 	on_primary(
 		q{CREATE TABLESPACE ts LOCATION ''},
 		'CREATE DATABASE d TABLESPACE ts');
@@ -89,7 +89,7 @@ sub path_of
 	release_workers($held);
 }
 
-# Replay waits for the barrier that comes before the directory is removed.
+# Replay waits for the barrier that precedes the removal of the directory.
 SKIP:
 {
 	skip 'no SIGSTOP on this platform', 1 if $windows_os;
@@ -123,8 +123,8 @@ SKIP:
 	catch_up();
 }
 
-# Two processes may remove one directory.  The one that comes last finds it gone, and must
-# not make anything in the tablespace, which may be about to be dropped.
+# Two processes may remove the same directory.  The second one finds it gone, and must not
+# create anything in the tablespace, which may be about to be dropped.
 {
 	on_primary(
 		q{CREATE TABLESPACE ts LOCATION ''},
@@ -150,9 +150,9 @@ SKIP:
 	catch_up();
 }
 
-# --- copies of databases ----------------------------------------------------------------------
+# --- copies of databases ----------------------------------------------------
 
-# Files of what has been dropped in a template are not copied, on neither server.
+# Files of a relation that was dropped in a template are not copied, on either server.
 {
 	$primary->safe_psql('postgres', 'CREATE DATABASE source');
 	$primary->safe_psql('source',
@@ -191,7 +191,7 @@ sub has_all_rows
 	return;
 }
 
-# A database is moved there and back, with drops in it and dirty pages.
+# A database is moved back and forth, with drops in it and dirty pages.
 {
 	$primary->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
 	$primary->safe_psql('postgres', 'CREATE DATABASE moving');
@@ -223,10 +223,10 @@ sub has_all_rows
 	has_all_rows($_, 'and after a restart of ' . $_->name) foreach @nodes;
 }
 
-# --- a backup in the middle ----------------------------------------------------------------------
+# --- a backup while files are pending ---------------------------------------
 
-# One that is taken while files are pending contains them, and its recovery removes
-# them, wherever it was taken.
+# A backup taken while files are pending contains them, and its recovery removes them, no
+# matter on which server it was taken.
 foreach my $node (@nodes)
 {
 	my $name = $node->name;
@@ -280,10 +280,10 @@ foreach my $node (@nodes)
 	stop_with_clean_log($restored);
 }
 
-# --- promotion, and pg_rewind ---------------------------------------------------------------------
+# --- promotion, and pg_rewind -----------------------------------------------
 
-# Promotion leaves the files to the worker, and none under its name.  Then the old
-# primary, which has something pending as well and whose drop no other server has seen, is
+# Promotion leaves the files to the worker, but none has its own name any more.  The old
+# primary also has files pending, of a drop that no other server has seen.  Then it is
 # rewound.
 {
 	on_primary(
@@ -316,8 +316,8 @@ foreach my $node (@nodes)
 	is($standby->safe_psql('postgres', 'SELECT count(*) FROM v'),
 		1000, 'a table that will be rewound');
 
-	# A worker that is held at an injection point would hold up the shutdown, and so
-	# this one is slow.
+	# A worker that is held at an injection point would delay the shutdown, so make it
+	# slow instead.
 	add_segments($primary, $path{v}, 3, 64 * MB);
 	$primary->append_conf('postgresql.conf', 'lazydrop.removal_rate = 1');
 	$primary->reload;
@@ -349,7 +349,7 @@ foreach my $node (@nodes)
 
 stop_with_clean_log($_) foreach @nodes;
 
-# --- a directory that cannot be read for a moment -----------------------------------------------
+# --- a directory that is unreadable for a moment ----------------------------
 
 SKIP:
 {

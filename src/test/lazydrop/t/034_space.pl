@@ -1,8 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Space that dropped files still take is given back when it is needed, before an error
-# is reported (rule R15).  The test uses a small file system of its own, in a user
-# namespace.
+# If space is needed, files of dropped relations are removed before an error is reported
+# (rule R15).  The test mounts a small file system in a user namespace.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +27,7 @@ BEGIN
 my $disk = abs_path(PostgreSQL::Test::Utils::tempdir());
 system_or_bail('mount', '-t', 'tmpfs', '-o', 'size=200m', 'tmpfs', $disk);
 
-# A file system would keep the directory from being removed.
+# A mounted file system would prevent the removal of the directory.
 END
 {
 	my $status = $?;
@@ -36,8 +35,8 @@ END
 	$? = $status;
 }
 
-# A table that leaves less than 40 MB on the disk, without a lot of WAL; dropped, and
-# its files are left.
+# Create a table that leaves less than 40 MB free on the disk, without much WAL.  Drop it,
+# and leave its files.
 sub drop_large_table
 {
 	my ($node, $megabytes) = @_;
@@ -61,7 +60,7 @@ sub drop_large_table
 	return $path;
 }
 
-# --- relations and temporary files ---------------------------------------------------------
+# --- relations and temporary files ------------------------------------------
 
 mkdir "$disk/ts" or die "could not create $disk/ts: $!";
 my $node = start_quiet_node(
@@ -106,9 +105,9 @@ foreach my $case (
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 
-# Files are found in whichever order they were hidden.  CREATE DATABASE hides what is pending in
-# the database that it copies; the checkpoint that it makes then hides what was dropped before
-# that, here on the file system that is full.
+# Files are found regardless of the order in which they were hidden.  CREATE DATABASE
+# hides pending files of the database that it copies.  Its checkpoint then hides files
+# that were dropped earlier, here on the full file system.
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE source');
 	$node->safe_psql('source',
@@ -131,7 +130,7 @@ foreach my $case (
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 
-# A temporary file does not have anything removed that is on another file system.
+# A temporary file does not cause files on another file system to be removed.
 {
 	hold_at($node, 'lazydrop-removal');
 	$node->safe_psql('postgres',
@@ -154,7 +153,7 @@ foreach my $case (
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 }
 
-# A database with so much in a file of its own; dropped, and its files are left.  Returns
+# Create a database with a file of the given size.  Drop it, and leave its files.  Returns
 # its directory.
 sub drop_large_database
 {
@@ -173,7 +172,7 @@ sub drop_large_database
 	return $directory;
 }
 
-# The files of a database.
+# Test the files of a database.
 {
 	hold_at($node, 'lazydrop-removal');
 	my $directory = drop_large_database(160);
@@ -189,8 +188,8 @@ sub drop_large_database
 	$node->safe_psql('postgres', 'DROP TABLE t; CHECKPOINT' =~ s/; /;\n/r);
 }
 
-# Others remove all there is while a session looks for it.  Before that, there was nothing
-# for it.
+# Other processes remove all pending files while a session looks for space.  Before that,
+# the session found nothing to remove.
 sub others_make_space
 {
 	my ($what, $drop, $others) = @_;
@@ -242,7 +241,7 @@ $node->safe_psql('postgres',
 others_make_space(
 	'another process that needs some',
 	sub {
-		# small enough to be removed at once
+		# The database is small enough to be removed in one step.
 		drop_large_database(50);
 		return 140000;
 	},
@@ -255,8 +254,8 @@ others_make_space(
 $node->safe_psql('postgres', 'DROP TABLE other');
 wait_for_nothing($node);
 
-# A process that looks for space may hold locks, so it does not tell its client of files
-# that cannot be removed.
+# A process that looks for space may hold locks, so it does not report files that cannot
+# be removed to its client.
 {
 	hold_at($node, 'lazydrop-removal');
 	my $path = drop_large_table($node, 60);
@@ -278,7 +277,7 @@ wait_for_nothing($node);
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 }
 
-# When there is nothing more to give back, there is an error, as ever.
+# If there is nothing left to remove, the usual error is reported.
 {
 	hold_at($node, 'lazydrop-removal');
 	drop_large_table($node, 100);
@@ -296,9 +295,9 @@ wait_for_nothing($node);
 $node->stop;
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP/, 'the log is clean');
 
-# --- WAL --------------------------------------------------------------------------------------
+# --- WAL --------------------------------------------------------------------
 
-# The server would PANIC.
+# Without space for WAL, the server would PANIC.
 {
 	mkdir "$disk/ts2" or die "could not create $disk/ts2: $!";
 	my $wal = PostgreSQL::Test::Cluster->new('wal');

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The worker is stuck in a system call on a file that it removes.  No other process is
-# stuck, except one that creates a file under that name (rules R5, R6, R16).
+# The worker is stuck in a system call on a file that it removes.  The only processes that
+# wait for it are those that create a file with the same name (rules R5, R6, R16).
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,9 +25,9 @@ my ($primary, $standby) = start_pair(
 	'wal_keep_size' => '1GB');
 my @nodes = ($primary, $standby);
 
-# --- a set without room for anything else -------------------------------------------------
+# --- a set without a free entry ---------------------------------------------
 
-# Replay of a copied database, when its directory is there, needs an entry for a moment.
+# Replay of a copy of a database needs an entry for a moment if the directory exists.
 $standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 1');
 $standby->restart;
 hold_at($standby, 'lazydrop-step');
@@ -50,7 +50,7 @@ is($standby->safe_psql('copied', 'SELECT 1'), 1, 'and then goes on');
 $standby->append_conf('postgresql.conf', 'lazydrop.max_pending = 16384');
 $standby->restart;
 
-# --- a table -----------------------------------------------------------------------------
+# --- a table ----------------------------------------------------------------
 
 on_primary(q{CREATE TABLESPACE ts LOCATION ''},
 	'CREATE TABLE t TABLESPACE ts AS SELECT generate_series(1, 1000) AS a');
@@ -65,7 +65,7 @@ foreach my $node (@nodes)
 on_primary('DROP TABLE t');
 workers_are_at('lazydrop-step');
 
-# --- on the primary --------------------------------------------------------------------
+# --- on the primary ---------------------------------------------------------
 
 on_primary('CHECKPOINT');
 is_deeply([ relation_files($primary, $path) ],
@@ -79,7 +79,7 @@ is(stats($primary)->{pending_relations},
 release($primary, 'lazydrop-step');
 wait_for_nothing($primary);
 
-# A session creates a database under an OID whose directory the worker is removing.
+# A session creates a database with an OID whose directory the worker is removing.
 {
 	on_primary('CREATE DATABASE d');
 	my $oid = $primary->safe_psql('postgres',
@@ -102,8 +102,8 @@ wait_for_nothing($primary);
 		1, 'what it has created is there');
 }
 
-# Between two steps, the worker holds up no other process.  Its entry is settled, the name
-# comes back, and another name has taken the entry by the time that it continues.
+# Between two steps, the worker blocks no other process.  By the time it continues, its
+# entry has been settled, the name is in use again, and another name has taken the entry.
 {
 	on_primary('CREATE DATABASE g');
 	my $oid = $primary->safe_psql('postgres',
@@ -122,7 +122,7 @@ wait_for_nothing($primary);
 		1, 'the worker leaves what has come back alone');
 }
 
-# --- promotion -----------------------------------------------------------------------------
+# --- promotion --------------------------------------------------------------
 
 catch_up();
 on_primary('CREATE UNLOGGED TABLE u AS SELECT 1 AS a', 'CREATE DATABASE f');

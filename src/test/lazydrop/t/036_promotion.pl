@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A promotion waits neither for the files of what has been dropped nor for buffers that
-# a session has pinned.  No file is left after a crash of the new primary, or on the
-# old one when pg_rewind has copied from the new one (rule R16).
+# A promotion waits neither for the files of dropped relations nor for buffers that a
+# session has pinned.  No file is left after a crash of the new primary, or on the old
+# primary when pg_rewind has copied from the new one (rule R16).
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,8 +21,8 @@ need_injection_points();
 use constant MB => 1024 * 1024;
 use constant GB => 1024 * MB;
 
-# What is made large gets so many segments without blocks on the disk.  They are small on
-# the server that pg_rewind copies from, lest a failure fill a disk.
+# Large relations get this number of sparse segments without blocks on the disk.  They are
+# small on the server that pg_rewind copies from, so that a failure cannot fill a disk.
 use constant SEGMENTS => 20;
 my %segment_size = ('standby_1' => GB, 'standby_2' => 8 * MB);
 
@@ -51,7 +51,7 @@ sub control_data
 	return $1;
 }
 
-# What is dropped from now on is settled at once.  With "later", from the next start on.
+# Let the worker settle new drops immediately; with "later", from the next start on.
 sub settle_at_once
 {
 	my ($node, $later) = @_;
@@ -60,10 +60,10 @@ sub settle_at_once
 	return;
 }
 
-# --- a pinned buffer --------------------------------------------------------------------------
+# --- a pinned buffer --------------------------------------------------------
 
-# No lock of ALTER SEQUENCE reaches a standby, so that a session there can keep a page of
-# the old file for as long as it likes.
+# No lock of ALTER SEQUENCE reaches a standby, so a session there can keep a page of the
+# old file pinned for any length of time.
 {
 	$primary->safe_psql('postgres', 'CREATE SEQUENCE s');
 	$primary->wait_for_replay_catchup($standby);
@@ -97,7 +97,7 @@ sub settle_at_once
 	$session->query_safe('COMMIT');
 	$session->quit;
 
-	# If it has waited, it is done now.
+	# If the promotion has waited for the pin, it completes now.
 	$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');
 	settle_at_once($standby);
 	wait_for_nothing($standby);
@@ -107,7 +107,7 @@ sub settle_at_once
 	stop_with_clean_log($standby);
 }
 
-# --- two standbys with much that is pending ----------------------------------------------------
+# --- two standbys with many files pending -----------------------------------
 
 my @standbys = map { start_standby($_) } qw(standby_1 standby_2);
 
@@ -126,7 +126,8 @@ sub wait_for_standbys
 
 my @spaces = qw(pg_default ts1 ts2);
 
-# Tables by database: "kept" and the unlogged "kept_u" live, the others are dropped.
+# Tables of each database: "kept" and the unlogged "kept_u" are kept, the others are
+# dropped.
 run_on_primary('postgres',
 	map { "CREATE TABLESPACE $_ LOCATION ''" } @spaces[ 1, 2 ]);
 run_on_primary('postgres', map { "CREATE DATABASE $_" } qw(d early_d));
@@ -179,9 +180,9 @@ sub drop_tables
 	return;
 }
 
-# What is dropped before the last common checkpoint, with a restartpoint of the standbys
-# and without one; and after it.  The first checkpoint of a new primary has many dirty
-# pages to write, and takes its time.
+# Drop objects before the last common checkpoint, once with a restartpoint of the standbys
+# and once without, and then after it.  The first checkpoint of a new primary has many
+# dirty pages to write, so it takes some time.
 drop_tables('early', 'early_u');
 run_on_primary('postgres', 'DROP DATABASE early_d', 'CHECKPOINT');
 wait_for_standbys();
@@ -202,14 +203,15 @@ foreach my $node (@standbys)
 		't', 'the last restartpoint of ' . $node->name);
 }
 
-# Not what is in directories of databases: those are not measured until they are removed.
+# The size of files in directories of databases is not included, because it is not known
+# until they are removed.
 foreach my $node (@standbys)
 {
 	my $bytes = 6 * SEGMENTS * $segment_size{ $node->name };
 	wait_for_stats($node, "(s->>'pending_bytes')::bigint >= $bytes");
 }
 
-# Tables that live have their rows; unlogged ones, none.
+# Tables that were not dropped must have their rows; unlogged ones must be empty.
 sub nothing_is_lost
 {
 	my ($node, $what) = @_;
@@ -224,7 +226,7 @@ sub nothing_is_lost
 			"$n|$n\n$n",
 			"$what: a table in $space has its rows");
 
-		# psql ends at the first error.
+		# psql exits at the first error.
 		is( $node->safe_psql(
 				'postgres', qq{
 				SELECT count(*) FROM kept_u_$space;
@@ -238,7 +240,7 @@ sub nothing_is_lost
 	return;
 }
 
-# None of the large files has been removed, but perhaps small ones.
+# Check that no large file has been removed.  Small ones may have been.
 sub large_files_are_pending
 {
 	my ($node, $before, $what) = @_;
@@ -270,7 +272,7 @@ sub promote
 	return;
 }
 
-# --- a crash right after a promotion -----------------------------------------------------------
+# --- a crash right after a promotion ----------------------------------------
 
 {
 	my $node = $standbys[0];
@@ -284,9 +286,9 @@ sub promote
 	stop_with_clean_log($node, $offset);
 }
 
-# --- pg_rewind right after a promotion ---------------------------------------------------------
+# --- pg_rewind right after a promotion --------------------------------------
 
-# The old primary goes on for a while, and then crashes with files that are pending.
+# The old primary continues for a while, and then crashes with files pending.
 {
 	my $node = $standbys[1];
 	add_segments($primary, $path{postgres}{"old_$_"}, SEGMENTS, 2 * MB)
@@ -330,7 +332,7 @@ sub promote
 	stop_with_clean_log($primary, $offset);
 }
 
-# --- a crash after the first checkpoint --------------------------------------------------------
+# --- a crash after the first checkpoint -------------------------------------
 
 {
 	my $node = $standbys[1];

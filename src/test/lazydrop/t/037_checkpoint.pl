@@ -1,7 +1,7 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A checkpoint hides the files of what is dropped, which takes no time, and continues
-# with its duties meanwhile (rule R8).  The worker is held.
+# A checkpoint hides the files of dropped relations, which takes no time, and the
+# checkpointer continues with its duties meanwhile (rule R8).  The worker is held.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ need_injection_points();
 use constant MB => 1024 * 1024;
 use constant GB => 1024 * MB;
 
-# Only the one session that says so waits for the standby, which there is not.
+# Only the session that asks for it waits for the standby, which does not exist.
 my $node = start_quiet_node(
 	'node',
 	'fsync' => 'on',
@@ -35,7 +35,8 @@ sub run
 	return;
 }
 
-# A table with one page, and segments without blocks on the disk.  Returns its path.
+# Create a table with one page, and sparse segments without blocks on the disk.  Returns
+# its path.
 sub create_table
 {
 	my ($name, $n, $size, $options) = @_;
@@ -46,7 +47,8 @@ sub create_table
 	return $path;
 }
 
-# Drop what has these paths, and wait until the worker has come to it, and stopped.
+# Run commands that drop something, and wait until the worker is held before the removal
+# of the files.
 sub drop_and_hold
 {
 	hold_at($node, 'lazydrop-removal');
@@ -62,7 +64,7 @@ sub begin_checkpoint
 	return $session;
 }
 
-# What a directory has, if it is there.
+# Returns the files in a directory, if it exists.
 sub glob_files
 {
 	my ($directory) = @_;
@@ -70,10 +72,10 @@ sub glob_files
 	return @files;
 }
 
-# --- a checkpoint's duties -------------------------------------------------------------------
+# --- a checkpoint's duties --------------------------------------------------
 
-# While it is at the files of many relations, one step at a time, the configuration
-# changes: a commit does not wait any more, and WAL is switched.
+# A checkpoint hides the files of many relations, one step at a time.  Meanwhile the
+# configuration changes, a commit stops waiting, and WAL is switched.
 {
 	my @tables = map { "t$_" } 1 .. 100;
 	run(join(';', map { "CREATE TABLE $_ AS SELECT 1 AS a" } @tables));
@@ -107,12 +109,12 @@ sub glob_files
 	my $began = time();
 	$node->reload;
 
-	# Let it take a step; returns whether it is still at them.
+	# Let the checkpoint take a step; returns whether it is still hiding files.
 	my $steps = 0;
 	my $step = sub {
 		$steps++;
 
-		# It may have gone on from a wait that this sees, which is an error.
+		# The wakeup fails if the checkpointer has already left the injection point.
 		$node->psql('postgres',
 			q{SELECT injection_points_wakeup('lazydrop-checkpoint-step')});
 		my $state;
@@ -162,7 +164,7 @@ sub glob_files
 	nothing_is_left($node, 'when the worker has removed the rest');
 }
 
-# --- 200 GB -----------------------------------------------------------------------------------
+# --- 200 GB -----------------------------------------------------------------
 
 foreach my $end ('worker', 'crash', 'shutdown')
 {
@@ -199,7 +201,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 		'and the directory of a database');
 	is(scalar(@hidden), 203, 'and nothing else');
 
-	# another one has nothing to do
+	# The next checkpoint has nothing to do.
 	run('CHECKPOINT');
 	is_deeply([ hidden_files($node) ],
 		\@hidden, 'the next checkpoint leaves them alone');
@@ -213,7 +215,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	}
 	else
 	{
-		# The worker cannot stop where it is held, and so is slow.
+		# A worker that is held cannot stop.  Release it, but make it slow.
 		$node->append_conf('postgresql.conf', 'lazydrop.removal_rate = 1');
 		$node->reload;
 		$node->poll_query_until('postgres',
@@ -232,10 +234,11 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	}
 }
 
-# --- hidden in another order ------------------------------------------------------------------
+# --- files hidden in a different order --------------------------------------
 
-# CREATE DATABASE hides what is pending in the database that it copies; the checkpoint that it
-# makes then hides what was dropped before that.  The worker is held meanwhile, and removes both.
+# CREATE DATABASE hides the pending files in the database that it copies.  Its checkpoint
+# then hides files that were dropped earlier.  The worker is held meanwhile, and removes
+# both.
 {
 	create_table('t', 2, 40 * MB);
 	run('CREATE DATABASE source');
@@ -255,10 +258,11 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	nothing_is_left($node, 'in the end');
 }
 
-# --- not ready at the first look --------------------------------------------------------------
+# --- not ready at first -----------------------------------------------------
 
-# A dropper is between its burial and the release of its files when a checkpoint looks, and not
-# any more when the checkpoint has hidden what another one has dropped later.
+# When a checkpoint looks for files, a dropper has buried its relation but has not
+# released the files yet.  The dropper releases them by the time the checkpoint has hidden
+# the files of a relation that was dropped later.
 {
 	my %path = map { $_ => create_table($_, 2, 40 * MB) } qw(t u v);
 	drop_and_hold('DROP TABLE v');
@@ -272,7 +276,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	wait_for_wait($node, 'lazydrop-forgotten', 'client backend');
 	run(q{SELECT injection_points_detach('lazydrop-forgotten')},
 		'DROP TABLE u');
-	# It hides "v" first, and takes one step more.
+	# The checkpoint hides "v" first, and then takes one more step.
 	hold_at($node, 'lazydrop-checkpoint-step');
 	release($node, 'lazydrop-checkpoint');
 	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
@@ -295,10 +299,11 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	nothing_is_left($node, 'in the end');
 }
 
-# --- the first segment ------------------------------------------------------------------------
+# --- the first segment ------------------------------------------------------
 
-# It keeps the name until the checkpoint that follows the drop has unlinked it: the one
-# that hides the rest of "t", and for "u", which is dropped during that, the next one.
+# The first segment keeps its name until a checkpoint that follows the drop has unlinked
+# it.  For "t", this is the checkpoint that hides the other segments.  "u" is dropped
+# during that checkpoint, so its first segment is unlinked by the next one.
 {
 	hold_at($node, 'lazydrop-checkpoint');
 	hold_at($node, 'lazydrop-checkpoint-end');
@@ -334,9 +339,10 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	nothing_is_left($node, 'when the worker has removed the hidden files');
 }
 
-# --- DROP TABLESPACE --------------------------------------------------------------------------
+# --- DROP TABLESPACE --------------------------------------------------------
 
-# It asks for a checkpoint while it holds a lock, and waits for its own files only.
+# DROP TABLESPACE requests a checkpoint while it holds a lock.  It waits only for the
+# files in its own tablespace.
 {
 	run(map { "CREATE TABLESPACE $_ LOCATION ''" } qw(ts1 ts2));
 	my %oid = map {
@@ -360,7 +366,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 		'<', GB, 'nor removes them');
 	ok(!-e "$data/pg_tblspc/$oid{ts2}", 'and its own are gone');
 
-	# What is hidden there is its own, too.
+	# Hidden files in its tablespace also count.
 	run('CHECKPOINT');
 	run('DROP TABLESPACE ts1');
 	ok(!-e "$data/pg_tblspc/$oid{ts1}",
@@ -370,7 +376,7 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	nothing_is_left($node, 'in the end');
 }
 
-# --- a backup ---------------------------------------------------------------------------------
+# --- a backup ---------------------------------------------------------------
 
 {
 	run(q{CREATE TABLESPACE ts LOCATION ''}, 'CREATE DATABASE d');
@@ -390,10 +396,10 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	run('DROP TABLESPACE ts');
 }
 
-# --- files that cannot be hidden --------------------------------------------------------------
+# --- files that cannot be hidden --------------------------------------------
 
-# Where they cannot be renamed to temporary files, they are renamed to files of temporary
-# relations, and, where that is not possible, removed at once.
+# If files cannot be renamed to temporary files, they are renamed to files of temporary
+# relations.  If that is not possible either, they are removed immediately.
 foreach my $both (0, 1)
 {
 	my @in_the_way =
@@ -404,7 +410,7 @@ foreach my $both (0, 1)
 	run('CREATE DATABASE d');
 	my $oid = $node->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
-	# all but PG_VERSION and the like
+	# All files except PG_VERSION and similar ones.
 	my $files = grep { m{/[0-9][^/]*$} } glob_files("$data/base/$oid");
 	$files += 3;
 	my $offset = -s $node->logfile;

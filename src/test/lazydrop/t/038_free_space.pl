@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Where a file system has little free space, a drop gives space back before it returns, as in
-# stock (rule R15).  So it is there for the next command, and for files that the lazy drop does
-# not know.  Files of earlier runs of the server are removed before it starts.
-# Each server has a small file system of its own, in a user namespace.
+# If a file system has little free space, a drop frees its space before it returns, as in
+# stock (rule R15).  The space is then available to the next command, and to files that
+# the lazy drop does not know.  Files of earlier runs of the server are removed before it
+# starts.  Each server has a small file system of its own, in a user namespace.
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,7 +29,7 @@ BEGIN
 
 my (@mounted, @servers);
 
-# A file system would keep the directory from being removed.
+# A mounted file system would prevent the removal of the directory.
 END
 {
 	my $status = $?;
@@ -38,8 +38,8 @@ END
 	$? = $status;
 }
 
-# A server whose data directory is a file system of this size.  The settings are the defaults,
-# but for those that have the worker do nothing unforeseen.
+# Create a server whose data directory is on a file system of this size.  The settings
+# have their defaults, except those that keep the worker from doing anything unexpected.
 sub small_server
 {
 	my ($name, $size, $backup_of) = @_;
@@ -85,7 +85,7 @@ sub free_space
 	return $bytes;
 }
 
-# Take all of a file system but this many bytes.
+# Fill a file system, except for this number of bytes.
 sub fill
 {
 	my ($node, $but) = @_;
@@ -124,7 +124,7 @@ sub create_large_table
 	return $path;
 }
 
-# The worker is not there if nothing was left to it.
+# If nothing was left to the worker, it is not waiting, so ignore an error.
 sub release_worker
 {
 	my ($node) = @_;
@@ -135,14 +135,14 @@ sub release_worker
 	return;
 }
 
-# --- a full file system ------------------------------------------------------------------------
+# --- a full file system -----------------------------------------------------
 
 my $node = small_server('node', '400m');
 $node->start;
 $node->safe_psql('postgres',
 	'CREATE EXTENSION injection_points; CREATE TABLE tiny AS SELECT 1 AS a');
 
-# The worker is held, so files that the drop leaves to it would be there.
+# The worker is held, so any files that the drop left to it would still exist.
 foreach my $case (
 	[ 'a checkpoint', 'CHECKPOINT' ],
 	[ 'a database', 'CREATE DATABASE d' ],
@@ -182,9 +182,9 @@ foreach my $case (
 	wait_for_nothing($node);
 }
 
-# --- how much is little ------------------------------------------------------------------------
+# --- the limit --------------------------------------------------------------
 
-# 20 MB are 5 % of it.
+# 20 MB are 5 % of the file system.
 foreach my $case (
 	[ 10 * MB, '1GB', 0 ],
 	[ 30 * MB, '1GB', 1 ],
@@ -218,7 +218,7 @@ foreach my $case (
 }
 reload_with($node, 'lazydrop.min_free_space' => '1GB');
 
-# --- a database ----------------------------------------------------------------------------------
+# --- a database -------------------------------------------------------------
 
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE d');
@@ -236,9 +236,9 @@ reload_with($node, 'lazydrop.min_free_space' => '1GB');
 	wait_for_nothing($node);
 }
 
-# --- a file system that fills up while files are pending -------------------------------------------
+# --- a file system that fills up while files are pending --------------------
 
-# The worker keeps to lazydrop.removal_rate only where there is space.
+# The worker respects lazydrop.removal_rate only while there is space.
 {
 	create_large_table($node);
 	$node->safe_psql('postgres', 'DROP TABLE large');
@@ -251,10 +251,10 @@ reload_with($node, 'lazydrop.min_free_space' => '1GB');
 	make_room($node);
 }
 
-# --- what earlier runs have left --------------------------------------------------------------------
+# --- files left by earlier runs ---------------------------------------------
 
-# It is left to the worker if there is space, and removed before the server starts if there
-# is not.  A process that finds no space meanwhile removes it as well.
+# If there is space, they are left to the worker.  Otherwise they are removed before the
+# server starts.  A process that finds no space later removes them as well.
 foreach my $case ('space', 'no space', 'no space later')
 {
 	reload_with($node, 'lazydrop.min_free_space' => '0')
@@ -295,15 +295,15 @@ foreach my $case ('space', 'no space', 'no space later')
 	reload_with($node, 'lazydrop.removal_rate' => '1MB');
 }
 
-# --- a standby --------------------------------------------------------------------------------------
+# --- a standby --------------------------------------------------------------
 
-# Its file system is full, and the primary has space.
+# The file system of the standby is full, while the primary has space.
 {
 	create_large_table($node);
 	$node->backup('backup');
 	my $standby = small_server('standby', '400m', $node);
 	$standby->start;
-	# WAL has a file that is not full.
+	# The current WAL file has enough room for the next records.
 	$node->safe_psql('postgres', 'INSERT INTO tiny VALUES (3)');
 	$node->wait_for_replay_catchup($standby);
 	hold_at($node, 'lazydrop-removal');

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Files that are hidden when the server ends have lost their entry.  No start waits for their
+# When the server ends, hidden files lose their entry.  A start does not wait for their
 # removal: the worker finds them by their names, also after a crash that does not end the
-# postmaster, and they are pending as before (rule R8).  Stock removes them when it starts.
-# And what happens when files cannot be hidden or removed for a moment.
+# postmaster, and they are pending again (rule R8).  Stock removes them when it starts.
+# The test also has files that cannot be hidden or removed for a moment.
 
 use strict;
 use warnings FATAL => 'all';
@@ -39,7 +39,8 @@ sub run
 	return;
 }
 
-# A table with two segments of 40 MB without blocks on the disk.  Returns its path.
+# Create a table with two sparse segments of 40 MB, without blocks on the disk.  Returns
+# its path.
 sub create_table
 {
 	my ($name, $options) = @_;
@@ -51,7 +52,7 @@ sub create_table
 	return $path;
 }
 
-# Drop it, and wait until its files are hidden and are being removed, slowly.
+# Drop the table, and wait until its files are hidden and are being removed slowly.
 sub drop_slowly
 {
 	my ($name) = @_;
@@ -76,9 +77,10 @@ sub finish
 	return;
 }
 
-# --- a crash that the postmaster survives ------------------------------------------------------
+# --- a crash that the postmaster survives -----------------------------------
 
-# With remove_temp_files_after_crash = off, too; and files that are hidden later have other names.
+# This must also work with remove_temp_files_after_crash = off.  Files that are hidden
+# later must have different names.
 foreach my $setting ('on', 'off')
 {
 	my $what = "remove_temp_files_after_crash = $setting";
@@ -109,7 +111,7 @@ foreach my $setting ('on', 'off')
 }
 reload_with($node, 'remove_temp_files_after_crash' => 'on');
 
-# --- a drain, and DROP TABLESPACE ---------------------------------------------------------------
+# --- a drain, and DROP TABLESPACE -------------------------------------------
 
 {
 	run(q{CREATE TABLESPACE ts LOCATION ''});
@@ -118,7 +120,8 @@ reload_with($node, 'remove_temp_files_after_crash' => 'on');
 	drop_slowly($_) foreach qw(t u);
 	$node->stop('immediate');
 
-	# A crash after the last file of a directory, and before the directory itself.
+	# Simulate a crash after the last file of a directory was removed, and before the
+	# directory itself was.
 	my ($spcoid) = map { m{pg_tblspc/([0-9]+)/} ? $1 : () } hidden_files($node);
 	my ($dir) = glob("'$data'/pg_tblspc/$spcoid/*/pgsql_tmp");
 	mkdir "$dir/pgsql_tmp.lazydrop.1.0";
@@ -132,7 +135,7 @@ reload_with($node, 'remove_temp_files_after_crash' => 'on');
 	finish('in the end');
 }
 
-# --- no worker ------------------------------------------------------------------------------------
+# --- no worker --------------------------------------------------------------
 
 {
 	create_table('t');
@@ -146,9 +149,10 @@ reload_with($node, 'remove_temp_files_after_crash' => 'on');
 	$node->restart;
 }
 
-# --- both kinds of names, and stock --------------------------------------------------------------
+# --- both kinds of names, and stock -----------------------------------------
 
-# pgsql_tmp cannot be used, so a table and a database have the second kind of names.
+# Files cannot be created in pgsql_tmp, so a table and a database get names of the second
+# kind.
 foreach my $to ('the fork', 'stock')
 {
   SKIP:
@@ -163,7 +167,7 @@ foreach my $to ('the fork', 'stock')
 			q{SELECT oid FROM pg_database WHERE datname = 'd'});
 		add_segments($node, "base/$oid/1", 1, 40 * MB);
 
-		# A backup may have links to the files.
+		# A backup may have hard links to the files.
 		my $backup = PostgreSQL::Test::Utils::tempdir();
 		my @copies = map { "$backup/$_" } qw(1.1 1259 PG_VERSION);
 		foreach my $copy (@copies)
@@ -208,9 +212,10 @@ foreach my $to ('the fork', 'stock')
 	}
 }
 
-# --- a clock that has been set back ---------------------------------------------------------------
+# --- a clock that was set back ----------------------------------------------
 
-# The worker would not take these for files of an earlier start, so the start removes them.
+# The worker would not recognize these as files of an earlier start, so they are removed
+# at the start.
 {
 	$node->stop;
 	my $later = 10_000_000_000_000_000;
@@ -224,10 +229,11 @@ foreach my $to ('the fork', 'stock')
 	rmdir "$data/base/0";
 }
 
-# --- a name that cannot be kept -----------------------------------------------------------------
+# --- a name that cannot be kept ---------------------------------------------
 
-# A checkpoint has hidden the first segment, and cannot create the empty file that is to take
-# its name: another one is in its way.  The segment gets its name back, and is emptied.
+# A checkpoint has hidden the first segment, and cannot create the empty file that keeps
+# its name, because another file has the name.  The segment gets its name back, and is
+# emptied.
 {
 	my $path = create_table('t');
 	hold_at($node, 'lazydrop-removal');
@@ -251,9 +257,9 @@ foreach my $to ('the fork', 'stock')
 	finish('a name that could not be kept');
 }
 
-# --- a file system that refuses for a moment ------------------------------------------------------
+# --- a file system that fails temporarily -----------------------------------
 
-# Files that cannot be removed are tried again.
+# The removal of files is retried if it fails.
 SKIP:
 {
 	skip 'permissions of directories are different on Windows', 3
@@ -281,10 +287,10 @@ SKIP:
 	run('DROP TABLESPACE ts');
 }
 
-# --- a gap that a backup has left ---------------------------------------------------------------
+# --- a gap left by a backup -------------------------------------------------
 
-# A table is dropped while it is copied: after its third segment, and before its second.  Stock
-# leaves the third one for ever.
+# A table is dropped while it is copied: after the copy of its third segment, and before
+# the copy of its second.  Stock never removes the third one.
 {
 	my $path = create_table('t');
 	my $session = $node->background_psql('postgres');
@@ -316,9 +322,9 @@ SKIP:
 	finish('in the end');
 }
 
-# --- times ------------------------------------------------------------------------------------------
+# --- time stamps ------------------------------------------------------------
 
-# A monitor of temporary files sees no file that is a year old.
+# Tools that monitor temporary files must not see a file that is a year old.
 {
 	my $path = create_table('t');
 	reload_with($node, 'lazydrop.removal_rate' => '1MB');

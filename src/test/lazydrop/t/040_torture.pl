@@ -1,10 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Torture.  Sessions run random DDL and DML, and know what must be there.  Meanwhile
-# servers are checkpointed, restarted and killed, in whole or in part, standbys are
-# built from backups and promoted, and the old primary is rewound.  At the end, the
-# model, the primary and two standbys must agree, and nothing must be left of what was
-# dropped.
+# Torture test.  Sessions run random DDL and DML, and each has a model of the expected
+# contents.  Meanwhile servers are checkpointed, restarted and killed, in whole or in
+# part, standbys are built from backups and promoted, and the old primary is rewound.  At
+# the end, the models, the primary and two standbys must agree, and no file of a dropped
+# relation may be left.
 #
 # A run is a series of rounds.  Each round is a new installation and has a seed, from
 # which its settings and the operations of its sessions are drawn.
@@ -12,27 +12,29 @@
 #   LAZYDROP_TORTURE_SECONDS  duration of the run (default 80)
 #   LAZYDROP_TEST_SEED        seed of the first round; the second has the next number
 #
-# Which operation a fault hits depends on the time.  A seed therefore repeats the
+# The time decides which operation a fault hits.  A seed therefore reproduces the
 # settings, and the operations until the first fault, but not always a failure.
 #
-# The test leaves out what stock PostgreSQL does not survive:
+# The test avoids situations that stock PostgreSQL does not survive:
 #
 # * A base backup cannot be recovered if, while it was taken, a database was copied by
-#   file copy, or moved, and then its source was dropped.  The same applies to what
-#   pg_rewind rewinds past that (doc/upstream/moved-database.md).  So a restartpoint
-#   comes before them, and none of these operations runs meanwhile ("moves" below).
+#   file copy, or moved, and its source was then dropped.  The same is true if pg_rewind
+#   must replay such operations (doc/upstream/moved-database.md).  Backups and pg_rewind
+#   therefore begin with a restartpoint, and sessions do not run these operations
+#   meanwhile ("moves" below).
 # * pg_rewind requires full_page_writes.
-# * REINDEX TABLE CONCURRENTLY leaves values of dead rows out of the index of the TOAST
+# * REINDEX TABLE CONCURRENTLY omits values of dead rows from the index of the TOAST
 #   table.  CLUSTER looks for them when a standby's feedback keeps these rows, and does
 #   not find them (doc/upstream/reindex-concurrently-toast.md).
 # * When INSERT or UPDATE follows ALTER TABLE SET TABLESPACE in one transaction, a
 #   rollback leaves index entries behind (doc/upstream/set-tablespace-rollback.md).
 # * A crash in the middle of a drop leaves the files if a checkpoint began and ended
-#   during the drop (doc/upstream/files-left-behind.md).  If files are left, the session
-#   must have been cut off in the transaction that drops them, and WAL must have such a
-#   checkpoint.
-# * A session whose read is never done, because the postmaster and the I/O workers are
-#   gone, fails an assertion while it exits (doc/upstream/request-queue.md).
+#   during the drop (doc/upstream/files-left-behind.md).  The test accepts files that are
+#   left only if the session was interrupted in the transaction that drops them, and WAL
+#   has such a checkpoint.
+# * A session that waits for a read which never completes, because the postmaster and the
+#   I/O workers are gone, fails an assertion while it exits
+#   (doc/upstream/request-queue.md).
 
 use strict;
 use warnings FATAL => 'all';
@@ -65,7 +67,7 @@ BEGIN
 	$can_mount = can_mount();
 }
 
-# strace makes system calls slow.
+# strace is used to make system calls slow.
 my $strace = system('strace -V >/dev/null 2>&1') == 0;
 
 my $length = $ENV{LAZYDROP_TORTURE_SECONDS} || 80;
@@ -77,11 +79,11 @@ my @io_methods = pg_major() < 18 ? () : qw(sync worker);
 push @io_methods, 'io_uring'
   if @io_methods && $pg_config =~ /with-liburing/;
 
-# Of the round: its servers, and what it has done to them.
+# State of the round: its servers, their settings, and the faults until now.
 my ($round, $dir, $primary, $standby, $cascade,
 	$small_disks, %disks, %conf, %faults, %gates, $crashes, $copies);
 
-# --- settings ------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------
 
 sub draw_settings
 {
@@ -129,19 +131,19 @@ sub draw_settings
 		'lazydrop.advisor' => draw('on', 'on', 'off'),
 		'lazydrop.advisor_memory' => draw('128kB', '1MB', '16MB'),
 		'remove_temp_files_after_crash' => draw('on', 'off'));
-	# Without full page writes, a page may be found as it was left after the record
-	# that is checked, when it was truncated and came back.
+	# Without full-page images, a page may have its contents from after the record that is
+	# checked, if the page was truncated away and created again.
 	$c{wal_consistency_checking} = '' if $c{full_page_writes} eq 'off';
-	# those that are not the default
+	# Use the setting that is not the default.
 	my $checksums =
 	  pg_major() < 18 ? '--data-checksums' : '--no-data-checksums';
 	return (\%c, draw([], [$checksums]), $replicated);
 }
 
-# --- file systems --------------------------------------------------------------------------------
+# --- file systems -----------------------------------------------------------
 
-# Put the databases of a server that is not running on a file system of their own, which
-# the test can fill.
+# Mount a separate file system for the databases of a stopped server, so that the test can
+# fill it.
 use constant DISK => 1024 * 1024 * 1024;
 
 sub mount_disk
@@ -159,7 +161,7 @@ sub mount_disk
 	return;
 }
 
-# After a failure, a copy of its files stays.
+# Keep a copy of the files after a failure.
 sub unmount_disk
 {
 	my ($node) = @_;
@@ -189,7 +191,7 @@ END
 	$? = $status;
 }
 
-# --- the servers --------------------------------------------------------------------------------
+# --- the servers ------------------------------------------------------------
 
 sub postmaster
 {
@@ -202,7 +204,7 @@ sub postmaster
 	return (<$stat> // '') =~ /\) Z / ? 0 : $pid;
 }
 
-# Returns what a query has printed, or undef.
+# Returns the output of a query, or undef if it failed.
 sub ask
 {
 	my ($node, $sql) = @_;
@@ -212,7 +214,8 @@ sub ask
 	return $done ? $out : undef;
 }
 
-# Start a server that has ended, and wait for one that recovers.
+# Start the servers that have ended, and wait until servers in recovery accept
+# connections.
 sub ensure_up
 {
 	foreach my $node (@_)
@@ -242,7 +245,7 @@ sub standbys
 	return grep { defined } ($standby, $cascade);
 }
 
-# Wait until the standbys have replayed what the primary has written.
+# Wait until the standbys have replayed all WAL that the primary has written.
 sub catch_up
 {
 	ensure_up(nodes());
@@ -286,8 +289,8 @@ sub let_go
 	return;
 }
 
-# After a crash has begun and before it is over, so that what a session sees after it
-# is of another epoch than what it has seen before.
+# Advance the epoch after a crash has begun and before it is over.  The observations of a
+# session after the crash then belong to another epoch than those before it.
 sub advance_epoch
 {
 	write_file("$dir/epoch", read_file("$dir/epoch") + 1);
@@ -302,8 +305,8 @@ sub tell_servers
 	return;
 }
 
-# Keep copies of databases' files out of what will be replayed after a backup or
-# pg_rewind, while this is done.
+# Run code that makes a backup or rewinds a server.  No copies of databases' files are
+# made meanwhile or have to be replayed afterwards.
 sub with_restartpoint
 {
 	my ($code) = @_;
@@ -320,9 +323,9 @@ sub with_restartpoint
 	return;
 }
 
-# --- faults --------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------
 
-# Children of a postmaster, by what they are.
+# Returns the child processes of a postmaster, by type.
 sub processes
 {
 	my ($node) = @_;
@@ -373,7 +376,7 @@ sub hurt_processes
 	if ($dice < 0.6)
 	{
 		kill_process($node);
-		# again, perhaps while it recovers
+		# Do it again, perhaps during crash recovery.
 		if (chance(0.3))
 		{
 			usleep(int(rand(500_000)));
@@ -396,7 +399,7 @@ sub hurt_processes
 	return;
 }
 
-# Leave "free" bytes free on the file system of a server while code runs.
+# Run code while the file system of a server has only "free" bytes free.
 sub fill_disk
 {
 	my ($node, $free, $code) = @_;
@@ -406,7 +409,7 @@ sub fill_disk
 	  =~ /(\d+)/;
 	if ($size > $free)
 	{
-		# Others write, too.
+		# Other processes write to the file system, too.
 		system('fallocate', '-l', $size - $free, $ballast);
 	}
 	my $done = eval { $code->(); 1 };
@@ -416,7 +419,7 @@ sub fill_disk
 	return;
 }
 
-# Make each fsync of a server's checkpointer slow, while it makes a checkpoint.
+# Make a checkpoint in which each fsync of the server's checkpointer is slow.
 sub slow_fsyncs
 {
 	my ($node, $milliseconds, $code) = @_;
@@ -438,7 +441,7 @@ sub slow_fsyncs
 	$trace->finish;
 	$checkpoint->finish;
 	die $error if !$done;
-	# may not be allowed
+	# Tracing may not be permitted.
 	return $err eq '' ? 1 : 0;
 }
 
@@ -451,7 +454,7 @@ my %fault;
 	evict => sub {
 		ask(draw(nodes()), evict_query());
 	},
-	# It may be at something that takes longer.
+	# It may time out if the worker is busy with something that takes longer.
 	drain => sub {
 		ask(shift // draw(nodes()),
 			q{SELECT count(*), sum(bytes) FROM pg_lazydrop_pending; SELECT pg_lazydrop_drain('5 s')}
@@ -463,8 +466,8 @@ my %fault;
 		hurt($node);
 	},
 	restart_primary => sub {
-		# A fast shutdown ends all sessions.  A smart one waits for them, so none
-		# must come back.
+		# A fast shutdown terminates all sessions.  A smart shutdown waits for them, so no
+		# new session may connect.
 		my $mode = draw('fast', 'fast', 'smart');
 		hold('gate') if $mode eq 'smart';
 		$faults{"restart $mode"}++;
@@ -491,7 +494,7 @@ my %fault;
 				$fault{$what}->($node) if $what =~ /checkpoint|drain/;
 				hurt_processes($node)  if $what eq 'hurt';
 			});
-		# A standby, or a server that recovers, cannot go on then.
+		# A standby or a server in crash recovery stops when the disk is full.
 		ensure_up(nodes());
 	},
 	slow_fsyncs => sub {
@@ -526,7 +529,7 @@ my %fault;
 		return 0 if !$cascade;
 		with_restartpoint(
 			sub {
-				# A standby gives none without full page writes.
+				# A standby cannot provide a backup without full_page_writes.
 				my $from =
 				  $conf{full_page_writes} eq 'on'
 				  ? draw($primary, $standby)
@@ -552,7 +555,7 @@ my %fault;
 		let_go('gate');
 	});
 
-# The standby is promoted, the old primary goes on for a while by itself, and is rewound.
+# Promote the standby.  The old primary continues on its own for a while, and is rewound.
 sub fail_over
 {
 	$cascade->append_conf('postgresql.conf',
@@ -570,7 +573,7 @@ sub fail_over
 	$new->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
 	  or die 'standby was not promoted';
 
-	# What is done here must come undone.
+	# pg_rewind must undo these changes.
 	my @tables = split /\n/,
 	  $old->safe_psql('postgres',
 		q{SELECT relname FROM pg_class WHERE relkind = 'r' AND NOT relispartition AND relname ~ '^s[0-9]+_t'}
@@ -601,7 +604,7 @@ sub fail_over
 		my $pid = postmaster($old);
 		kill('KILL', $pid) if $pid;
 		$crashes++;
-		# pg_rewind takes a process for alive until its parent has waited for it.
+		# pg_rewind considers a process alive until its parent has waited for it.
 		wait_until(sub { !has_processes($old) && !($pid && kill(0, $pid)) })
 		  or die $old->name . ' does not end';
 		$old->{_pid} = undef;
@@ -628,8 +631,8 @@ sub fail_over
 	return;
 }
 
-# Whether a process is left of a server whose postmaster was killed.
-# The postmaster and its children work in the data directory.
+# Returns whether processes are left of a server whose postmaster was killed.  The
+# postmaster and its children have the data directory as their working directory.
 sub has_processes
 {
 	my ($node) = @_;
@@ -650,9 +653,9 @@ sub make_standby
 	return $node;
 }
 
-# --- verification --------------------------------------------------------------------------------
+# --- verification -----------------------------------------------------------
 
-# Every table of every database.
+# Returns the contents of all tables of all databases.
 sub dump_all
 {
 	my ($node) = @_;
@@ -669,7 +672,7 @@ sub dump_all
 	return \%dump;
 }
 
-# Paths of all relations, without the suffixes of forks and segments.
+# Returns the paths of all relations, without the suffixes of forks and segments.
 sub live_paths
 {
 	my %live;
@@ -687,7 +690,8 @@ sub live_paths
 	return \%live;
 }
 
-# All files of relations that a server has: path without suffixes => list of [name, size].
+# Returns all files of relations on a server: path without suffixes => list of [name,
+# size].
 sub files_of
 {
 	my ($node) = @_;
@@ -714,14 +718,15 @@ sub check_log
 		m{PANIC|TRAP|could not (open|create|access|fsync|read|write|extend|truncate|remove|unlink|stat) [^\n]*"(base|global|pg_tblspc)/|invalid page|page verification failed|leak|was terminated by signal (4|6|7|8|11)|unexpected zero page|inconsistent page}i
 		  # the statement of a session
 		  && !/(LOG|STATEMENT): +statement:/
-		  # replay, once more, of a drop of directories, perhaps beside the worker
+		  # repeated replay of a drop of directories, perhaps while the worker removes
+		  # them
 		  && !
 		  /could not (open directory|remove directory|remove file|stat file) .*: No such file or directory/
 		  # the test has filled the file system
 		  && !( $small_disks
 			&& !/PANIC/
 			&& /No space left on device|wrote only \d+ of \d+ bytes/)
-		  # a read that will never end (doc/upstream/request-queue.md)
+		  # a read that never completes (doc/upstream/request-queue.md)
 		  && !( $faults{'kill postmaster'}
 			&& ($conf{io_method} // '') eq 'worker'
 			&& /TRAP: .*!IsTransactionOrTransactionBlock.*pgstat\.c/)
@@ -732,9 +737,9 @@ sub check_log
 	return;
 }
 
-# Whether the primary crashed in the middle of the drop of a relation: by its WAL, one
-# checkpoint began and ended after the drop's record, and the next one is that of a recovery
-# or a shutdown.
+# Returns whether the primary crashed in the middle of the drop of a relation.  This is
+# the case if, in WAL, one checkpoint began and ended after the drop's record, and the
+# next checkpoint was made by recovery or by a shutdown.
 sub crashed_in_drop
 {
 	my ($path) = @_;
@@ -785,7 +790,8 @@ sub position
 	return (hex($high) << 32) + hex($low);
 }
 
-# Without a worker, replay leaves buffers until the set is full, but no files.
+# Without a worker, replay removes the files, but leaves the buffers until the set is
+# full.
 sub wait_for_removal
 {
 	return wait_for_nothing(nodes()) if $conf{max_worker_processes} > 0;
@@ -798,7 +804,7 @@ sub verify
 	my (@results) = @_;
 	ensure_up(nodes());
 
-	# The model.
+	# Compare the models.
 	my (%ops, %dropped, %interrupted, %dropped_dbs);
 	foreach my $result (@results)
 	{
@@ -823,11 +829,11 @@ sub verify
 	note "round $round dropped: " . keys(%dropped) . ' relations, ' .
 	  keys(%dropped_dbs) . ' databases';
 
-	# The standbys.
+	# Compare the standbys with the primary.
 	if ($standby)
 	{
 		catch_up();
-		# What reads it there is not to be cancelled.
+		# Queries on the standbys must not be canceled.
 		foreach my $node (standbys())
 		{
 			$node->append_conf('postgresql.conf',
@@ -842,7 +848,7 @@ sub verify
 		}
 	}
 
-	# Nothing is left.
+	# Check that no files are left.
 	$primary->safe_psql('postgres', 'CHECKPOINT');
 	catch_up() if $standby;
 	wait_for_removal();
@@ -862,8 +868,8 @@ sub verify
 		{
 			foreach my $file (@{ $files->{$path} // [] })
 			{
-				# A crash after a checkpoint's record and before it unlinks leaves the
-				# empty first segment, in stock PostgreSQL, too.
+				# A crash after a checkpoint's record, but before the checkpoint unlinks
+				# files, leaves the empty first segment, in stock PostgreSQL as well.
 				next
 				  if $crashes && $file->[1] == 0 && $file->[0] =~ /^\d+$/;
 				next
@@ -892,7 +898,7 @@ sub verify
 			"round $round: nor a directory of a database on " . $node->name);
 	}
 
-	# Tools that look at all of it.
+	# Run tools that check the whole database cluster.
 	foreach my $node ($primary, $standby // ())
 	{
 		$node->command_ok(
@@ -917,7 +923,7 @@ sub verify
 	return \%ops;
 }
 
-# --- a round ---------------------------------------------------------------------------------------
+# --- a round ----------------------------------------------------------------
 
 sub run_round
 {
@@ -977,7 +983,7 @@ sub run_round
 	}
 	tell_servers();
 
-	# Few buffers can be pinned by few sessions only.
+	# A small buffer pool allows only few pins, so use few sessions.
 	my $sessions = { '128kB' => 2, '1MB' => 3 }->{ $conf{shared_buffers} }
 	  // 4;
 	my %common = (
@@ -997,13 +1003,13 @@ sub run_round
 			eval {
 				$id <= $sessions ? run_session(%args) : run_reader(%args);
 			};
-			# not the end of the test
+			# Exit without running the test's END blocks.
 			POSIX::_exit($@ ? 1 : 0);
 		}
 		push @pids, $pid;
 	}
 
-	# What is more frequent is there more than once.
+	# Frequent faults are listed more than once.
 	my @faults = (
 		qw(checkpoint checkpoint checkpoint evict drain reload stop_worker
 		  hurt_primary hurt_primary hurt_primary restart_primary));
@@ -1021,7 +1027,7 @@ sub run_round
 			usleep(int(rand(chance(0.2) ? 6_000_000 : 2_000_000)));
 			my $name = draw(@faults);
 			my $done = $fault{$name}->();
-			# 0 when there was no process to do that to
+			# A fault returns 0 if there was no process to apply it to.
 			$faults{$name}++ if !defined $done || $done ne '0';
 			ensure_up(nodes());
 		}
@@ -1029,7 +1035,7 @@ sub run_round
 	} or $broken = $@;
 	write_file("$dir/stop", '');
 	let_go($_) foreach keys %gates;
-	# When a server does not come back, nothing can be found out any more.
+	# If a server does not come back, nothing can be verified.
 	kill('KILL', @pids) if $broken;
 	waitpid($_, 0) foreach @pids;
 	die $broken if $broken;

@@ -1,30 +1,28 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Names that come back, in thousands, while their burials are pending (rules R3, R5
-# and R8).
+# Thousands of names are used again while their burials are pending (rules R3, R5 and R8).
 #
 # In each round, the counter of relfilenumbers and OIDs covers the same small range:
-# between two rounds the primary is stopped, and the next OID in its control file is
-# set back.  (pg_resetwal would do that as well, but begins new WAL, which a standby
-# cannot follow.)  Sessions create, fill, truncate, rewrite, move and drop tables of
-# two databases in two tablespaces, and databases are dropped and created with the same
-# OID.  Meanwhile the workers are slow, or held at an injection point, or have room for
-# a few entries only; and there are checkpoints, restartpoints, restarts and immediate
-# stops.  A standby sees the names come back in replay, with entries pending from the
-# round before.  On a primary, a number that is pending is not chosen, which one round
-# asserts.  There the names come back as OIDs of databases, and in rounds in
-# binary-upgrade mode, in which numbers can be given.
+# between two rounds the primary is stopped, and the next OID in its control file is set
+# back.  (pg_resetwal could do that as well, but it starts new WAL, which a standby cannot
+# follow.)  Sessions create, fill, truncate, rewrite, move and drop tables of two
+# databases in two tablespaces, and databases are dropped and created with the same OID.
+# Meanwhile the workers are slow, or are held at an injection point, or have room for a
+# few entries only.  Checkpoints, restartpoints, restarts and immediate stops happen, too.
+# On a standby, replay uses names again while entries from the round before are pending.
+# A primary does not choose a number that is pending; one round checks this.  On a
+# primary, the names are used again as OIDs of databases, and in rounds in binary-upgrade
+# mode, in which the test can choose numbers.
 #
-# Each row has its table's tag, a new one each time the table is filled, and a text
-# computed from the tag.  So a page of another table, or of an earlier table with the
-# same number, is detected.  Each transaction notes what it leaves, and both servers
-# are compared with the notes, by sequential scan and by index scan, from buffers and
-# from disk.
+# Each row has its table's tag, which is a new one each time the table is filled, and a
+# text computed from the tag.  A page of another table, or of an earlier table with the
+# same number, is therefore detected.  Each transaction records the contents that it
+# leaves.  Both servers are compared with these records, by sequential scan and by index
+# scan, from buffers and from disk.
 #
-# If LAZYDROP_TORTURE_SECONDS is more than the rounds below take, further rounds, drawn
-# at random, follow until that time is over.  LAZYDROP_TEST_SEED chooses the
-# operations; the seed is printed.  (The order of operations of concurrent sessions is
-# not repeated.)
+# If LAZYDROP_TORTURE_SECONDS is longer than the rounds below take, further random rounds
+# follow until that time is over.  LAZYDROP_TEST_SEED chooses the operations; the seed is
+# printed.  (The order of operations of concurrent sessions is not reproducible.)
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,7 +51,7 @@ srand($seed);
 note "LAZYDROP_TEST_SEED=$seed";
 my $began = time();
 
-# --- servers ------------------------------------------------------------------------
+# --- servers ----------------------------------------------------------------
 
 my ($primary, $standby) = start_pair(
 	'max_wal_size' => '1GB',
@@ -64,7 +62,7 @@ my @nodes = ($primary, $standby);
 $_->append_conf('postgresql.conf', "include_if_exists = 'storm.conf'")
   foreach @nodes;
 
-# What is counted in shared memory, summed up over restarts.
+# Counters in shared memory, and their sums over restarts.
 my @counted =
   qw(reuse_waits deferred_relations deferred_databases sync_fallbacks);
 my %total;
@@ -73,7 +71,7 @@ foreach my $node (@nodes)
 	$total{ $node->name }{$_} = 0 foreach @counted;
 }
 
-# At which point a worker is held.
+# The injection point at which each node's worker is held.
 my %held;
 
 sub sum_up
@@ -84,7 +82,7 @@ sub sum_up
 	return;
 }
 
-# The settings of a server for a round, which its next start or reload reads.
+# Settings of a server for a round, which it reads at its next start or reload.
 my %settings = map { $_->name => {} } @nodes;
 
 sub configure
@@ -112,7 +110,7 @@ sub release_worker
 	return;
 }
 
-# A worker that is held would hold up a fast shutdown.
+# A fast shutdown would wait for a worker that is held, so release it first.
 sub stop_node
 {
 	my ($node, $mode) = @_;
@@ -123,7 +121,7 @@ sub stop_node
 	return;
 }
 
-# Whether the primary is in binary-upgrade mode.
+# Is the primary in binary-upgrade mode?
 my $upgraded = 0;
 
 sub start_primary
@@ -139,7 +137,7 @@ sub start_primary
 	return;
 }
 
-# --- what the sessions do -----------------------------------------------------------
+# --- sessions ---------------------------------------------------------------
 
 my $schema = slurp_file("$FindBin::RealBin/../recycled_numbers.sql");
 
@@ -161,7 +159,7 @@ $primary->safe_psql('postgres', "CREATE DATABASE $_")
   foreach qw(other template_a);
 create_schema($_) foreach qw(postgres other template_a);
 
-# Two templates whose tables have the same numbers, and other rows.
+# Two templates whose tables have the same numbers, but different rows.
 $primary->safe_psql('template_a',
 	q{SELECT setseed(0.5); SELECT make(('t' || g)::name, true) FROM generate_series(1, 8) AS g}
 );
@@ -180,8 +178,8 @@ $primary->safe_psql(
 		END LOOP;
 	END $$});
 
-# Databases that are dropped and created with the same OID: two that choose it, and
-# one that gets it from the counter at the beginning of each round.
+# Databases that are dropped and created with the same OID: two with a given OID, and one
+# that gets its OID from the counter at the beginning of each round.
 my %databases =
   map { $_->[0] => { name => $_->[0], oid => $_->[1], created => 0 } }
   ([ 'again1', 90001 ], [ 'again2', 90002 ], [ 'counted', undef ]);
@@ -196,10 +194,10 @@ sub all_databases
 
 my $round = 0;
 
-# How often what was done.
+# How often each action was done.
 my %done;
 
-# A session that runs a script on the primary in the background.
+# Start a session that runs a script on the primary in the background.
 sub start_session
 {
 	my ($name, $database, $ops, $script) = @_;
@@ -227,7 +225,7 @@ sub start_session
 	return \%session;
 }
 
-# How many operations a session has done, ever.
+# Returns the total number of operations that a session has committed.
 sub done_by
 {
 	my ($session) = @_;
@@ -236,7 +234,7 @@ sub done_by
 	);
 }
 
-# How many it was told that they are done.
+# Returns the number of operations whose commit was reported to a session.
 sub acknowledged
 {
 	my ($session) = @_;
@@ -245,7 +243,7 @@ sub acknowledged
 	return @done ? $done[-1] : $session->{before};
 }
 
-# Wait until so many of all operations are done, as a fraction.
+# Wait until a fraction of all operations is done.
 sub wait_for_progress
 {
 	my ($fraction, @sessions) = @_;
@@ -266,7 +264,7 @@ sub wait_for_progress
 	return;
 }
 
-# --- what is compared -----------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------
 
 my $checked = 0;
 
@@ -298,8 +296,8 @@ sub evict_everywhere
 	return;
 }
 
-# Files that an interrupted transaction had created when the primary died stay for
-# ever, as in stock.
+# Files that an unfinished transaction had created when the primary crashed are never
+# removed, as in stock PostgreSQL.
 my %excused;
 
 sub number_of
@@ -322,7 +320,7 @@ sub no_files_stay
 	return;
 }
 
-# Have the workers do what is left, and look at all there is.
+# Let the workers complete all entries, and check everything.
 sub drain
 {
 	foreach my $node (@nodes)
@@ -341,7 +339,7 @@ sub drain
 	return;
 }
 
-# --- databases ---------------------------------------------------------------------------
+# --- databases --------------------------------------------------------------
 
 sub create_database
 {
@@ -384,7 +382,7 @@ sub database_cycle
 	my $database = $databases{ draw(qw(again1 again2)) };
 	if ($database->{exists})
 	{
-		# Move it, and a table back.
+		# Move the database, and move a table back.
 		if (!$upgraded && chance(0.3))
 		{
 			my ($from, $to) = @$database{qw(space other)};
@@ -408,7 +406,7 @@ sub database_cycle
 	return;
 }
 
-# --- what happens while the sessions are at work ------------------------------------------
+# --- actions while the sessions run -----------------------------------------
 
 # After a crash, unlogged tables are empty.
 sub primary_is_back
@@ -421,8 +419,8 @@ sub primary_is_back
 	return;
 }
 
-# Have files synced, of which TAP tests save the time, from here to the end of a
-# checkpoint and a restartpoint.
+# Set fsync, which is off in TAP tests to save time.  A checkpoint and a restartpoint come
+# first, so that all files written while it was on have been synced when it is turned off.
 sub set_fsync
 {
 	my ($value) = @_;
@@ -464,16 +462,16 @@ my %actions = (
 		$standby->start;
 	},
 
-	# these end the round
+	# These end the round.
 	primary_fast => sub { stop_node($primary, 'fast') },
 	primary_immediate => sub { stop_node($primary, 'immediate') },);
 
-# --- a round -------------------------------------------------------------------------
+# --- a round ----------------------------------------------------------------
 
 my $numbers_skipped = 0;
 my %temporary = (all => 0, living => 0, dropped => 0);
 
-# The settings of a round, as text.
+# Returns the settings of a round as text.
 sub describe
 {
 	my ($what) = @_;
@@ -487,7 +485,7 @@ sub describe
 	return $what;
 }
 
-# The numbers that permanent tables of a session and their indexes have.
+# Returns the numbers of a session's permanent tables and of their indexes.
 sub numbers_of
 {
 	my ($session) = @_;
@@ -498,7 +496,7 @@ sub numbers_of
 		ORDER BY 1});
 }
 
-# Where the numbers that are in use lie closest: just before them.
+# Returns the number just before the range with the most numbers in use.
 sub before_living_numbers
 {
 	my @numbers = map { numbers_of($_) } qw(a b);
@@ -511,16 +509,16 @@ sub before_living_numbers
 	return $best - 10;
 }
 
-# A table for the workers to be held at.
+# Create a table whose drop lets the workers reach the injection point.
 sub create_to_hold
 {
 	$primary->safe_psql('postgres', 'CREATE TABLE IF NOT EXISTS to_hold ()');
 	return;
 }
 
-# Stop the primary, set the counter back, and start again with other settings; give
-# the standby other settings.  Its worker is let go only then: it may be held, and
-# have much to do, over several rounds.
+# Stop the primary, set the counter back, and start it with other settings.  Then give the
+# standby other settings.  The standby's worker is not released before that: it may be
+# held, and accumulate work, over several rounds.
 sub begin_round
 {
 	my ($r) = @_;
@@ -569,7 +567,7 @@ sub begin_round
 	return;
 }
 
-# An OID is also taken by a row that is not yet removed.
+# An OID is also in use as long as a dead row of pg_database has it.
 sub drop_counted
 {
 	drop_database($databases{counted});
@@ -577,8 +575,8 @@ sub drop_counted
 	return;
 }
 
-# Leave numbers pending that have no files any more, and the OID of a database, to
-# which the counter comes next.
+# Leave the numbers of relations without files, and the OID of a database, pending just
+# after the position of the counter.
 sub drop_for_skip
 {
 	my $oid_of = sub {
@@ -609,7 +607,7 @@ sub drop_for_skip
 	return @numbers;
 }
 
-# The counter goes on until it has passed them.
+# Advance the counter beyond the pending numbers, and check that it has skipped them.
 sub pending_was_skipped
 {
 	my ($base, @numbers) = @_;
@@ -632,7 +630,7 @@ sub start_sessions
 	my ($r) = @_;
 	my $ops = $r->{ops};
 
-	# Numbers of files that stay after a crash cannot be given.
+	# A number cannot be given if a crash has left a file with that number.
 	my $crashes = $done{primary_immediate} // 0;
 	return map {
 		my ($name, $base) = @$_;
@@ -663,8 +661,8 @@ sub start_sessions
 		[ 'c', 'other', 0.3 ]);
 }
 
-# How far the counter had come when a session last noted a number: what it was about
-# to create when it was interrupted got a later one.
+# Returns the position of the counter when a session last recorded a number.  Anything
+# that the session was about to create when it was interrupted has a later number.
 sub last_noted
 {
 	my ($base, $session) = @_;
@@ -674,10 +672,11 @@ sub last_noted
 		FROM seen WHERE round = $round AND name ~ '^$session->{name}'});
 }
 
-# The primary has been stopped: go on with it.  After a crash, files may stay of what
-# these sessions were about to create, and of nothing else; but, as in stock, an empty
-# first segment may stay of what was dropped by a commit just before the redo pointer,
-# if the request to unlink it came after that.
+# Continue with a primary that has been stopped.  After a crash, only files that these
+# sessions were about to create may be left.  There is one exception, as in stock
+# PostgreSQL: if a commit just before the redo pointer has dropped a relation, and the
+# request to unlink its first segment came after the redo pointer, the segment may be
+# left, empty.
 sub go_on
 {
 	my ($base, $crashed, @sessions) = @_;
@@ -706,7 +705,8 @@ sub go_on
 	is(join("\n", @wrong),
 		'', "round $round: files stay only of what was being created");
 
-	# a table and its index; a table of each slot, with all that belongs to it
+	# In binary-upgrade mode, a table and its index; otherwise, a table of each slot with
+	# all its files.
 	cmp_ok(
 		scalar(keys %stray),
 		'<=',
@@ -716,12 +716,12 @@ sub go_on
 	return;
 }
 
-# What has been given out in the round, and before.
+# Count the numbers that have been assigned in this round and before.
 sub count_numbers
 {
 	foreach my $database (qw(postgres other))
 	{
-		# those of an interrupted session, too
+		# Include the numbers of an interrupted session.
 		$primary->safe_psql($database,
 			'SELECT count(note(name, 0)) FROM model');
 		my @counts = split /\|/, $primary->safe_psql(
@@ -731,7 +731,7 @@ sub count_numbers
 		$temporary{$_} += shift @counts foreach qw(all living dropped);
 		$primary->safe_psql($database, 'DELETE FROM temporary');
 
-		# There is no autovacuum.
+		# Autovacuum is off.
 		$primary->safe_psql($database,
 			$round % 20
 			? 'VACUUM model, progress, seen, temporary'
@@ -740,7 +740,7 @@ sub count_numbers
 	return;
 }
 
-# How often something was created, or replayed, whose name was pending.
+# Returns how often a name that was created, or whose creation was replayed, was pending.
 sub reuse_waits
 {
 	return
@@ -782,7 +782,7 @@ sub run_round
 		  unless $stopped;
 	}
 
-	# With no session at work.
+	# No session is running any more.
 	if ($r{crash})
 	{
 		stop_node($_, 'immediate') foreach @nodes;
@@ -813,15 +813,16 @@ sub run_round
 	return;
 }
 
-# --- the schedule ---------------------------------------------------------------------
+# --- the schedule -----------------------------------------------------------
 
-# Additional rounds in binary-upgrade mode that are slow and that nothing ends early.
+# Additional rounds in binary-upgrade mode in which the workers are slow, and which
+# nothing ends early.
 my $quiet_upgrades = 0;
 
 run_round(%$_) foreach schedule();
 
-# Then one round in which anything may happen, and three in which the standby's worker
-# leaves alone what comes back.
+# Each iteration has one round in which anything may happen, and three rounds in which the
+# standby's worker does not complete the entries whose names are used again.
 my $bursts = 0;
 while (time() - $began < $seconds)
 {
@@ -840,7 +841,7 @@ while (time() - $began < $seconds)
 	$bursts++;
 }
 
-# All is on disk.
+# Everything is on disk after a restart.
 $round++;
 begin_round({ base => BASE, standby => {} });
 drain();
@@ -851,7 +852,7 @@ foreach my $node (@nodes)
 }
 contents_are_right('after a restart', 'template_a', 'template_b');
 
-# --- what it was all about ----------------------------------------------------------------
+# --- was it tested at all? --------------------------------------------------
 
 my ($on_primary, $on_standby) = reuse_waits();
 my $number_reuses = 0;

@@ -1,12 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The fork in place of PostgreSQL, and PostgreSQL in place of the fork: on one data
-# directory, after a clean stop and after a crash with entries pending; and as standbys
-# of one another, with binaries swapped in the middle of replay, promotion and
+# The fork replaces PostgreSQL, and PostgreSQL replaces the fork.  They do so on one data
+# directory, after a clean stop and after a crash with entries pending, and as standbys of
+# each other, where the binaries are exchanged in the middle of replay, promotion and
 # pg_rewind.
 #
-# LAZYDROP_STOCK names the directory above bin of an installation of PostgreSQL
-# ("stock") that was built from the same source with the same options.
+# LAZYDROP_STOCK is the directory above bin of an installation of PostgreSQL ("stock")
+# that was built from the same source with the same options.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,8 +33,8 @@ my $has_injection_points = ($ENV{enable_injection_points} // '') eq 'yes';
 my ($stock_modules) =
   run_command([ "$stock/bin/pg_config", '--pkglibdir' ]);
 
-# One configuration for both.  Nothing but a test's own doing makes a checkpoint, and the
-# worker does nothing until a process needs it.
+# Both have the same configuration.  No checkpoint is made unless the test requests it,
+# and the worker does nothing until a process needs it.
 my %settings = (
 	'allow_in_place_tablespaces' => 'on',
 	'autovacuum' => 'off',
@@ -56,7 +56,7 @@ my %settings = (
 	'lazydrop.removal_rate' => '0',
 	'lazydrop.log_passes' => 'on');
 
-# --- which binary ---------------------------------------------------------------------------
+# --- selection of the binaries ----------------------------------------------
 
 sub command_of
 {
@@ -64,16 +64,16 @@ sub command_of
 	return $kind eq 'stock' ? "$stock/bin/$command" : $command;
 }
 
-# --- what a node has -------------------------------------------------------------------------
+# --- contents of a node -----------------------------------------------------
 
-# A prepared transaction has a table locked.
+# A prepared transaction holds a lock on a table.
 sub contents_of
 {
 	my ($node, @except) = @_;
 	return contents($node, except => [ 'prepared', @except ]);
 }
 
-# On a primary, first segments wait for a checkpoint.
+# On a primary, the first segments of dropped relations remain until a checkpoint.
 sub no_file_is_left
 {
 	my ($node, $what) = @_;
@@ -82,9 +82,9 @@ sub no_file_is_left
 	return;
 }
 
-# Cumulative statistics of the tables in "postgres", and when each kind of them was
-# reset, which is now for those that were not found at the start.  Looking at them does
-# not change them.
+# Returns the cumulative statistics of the tables in "postgres", and the reset time of
+# each kind of statistics, which is the current time for a kind that was not found at the
+# start.  Reading them does not change them.
 sub statistics
 {
 	my ($node) = @_;
@@ -104,7 +104,7 @@ sub statistics
 		SELECT backend_type, object, context FROM pg_stat_io ORDER BY 1, 2, 3});
 }
 
-# Those that only grow, and are not reset by a crash.
+# Returns I/O statistics that only grow, and that a crash does not reset.
 sub io_statistics
 {
 	my ($node) = @_;
@@ -116,9 +116,9 @@ sub io_statistics
 	return \%writes;
 }
 
-# --- something to drop ---------------------------------------------------------------------
+# --- objects to drop --------------------------------------------------------
 
-# What lives from beginning to end, and is written to all the time.
+# Create objects that exist until the end, and are modified all the time.
 sub create_what_lives
 {
 	my ($node) = @_;
@@ -145,8 +145,8 @@ sub create_what_lives
 	return;
 }
 
-# A bit of everything that drops: create it, and have it on disk and then dirty.
-# Returns paths of relations, and the OID of a database.
+# Create objects for every kind of drop, write them to disk, and then make them dirty.
+# Returns the paths of relations, and the OID of a database.
 sub create_what_goes
 {
 	my ($node) = @_;
@@ -185,7 +185,7 @@ sub create_what_goes
 	return (\@paths, $oid);
 }
 
-# With the fork, DROP TABLESPACE makes a pass.  Returns the counters after it.
+# Drop them.  With the fork, DROP TABLESPACE makes a pass.  Returns the counters after it.
 sub drop_what_goes
 {
 	my ($node, $checkpoint) = @_;
@@ -231,9 +231,9 @@ sub clean_up
 	return;
 }
 
-# --- the same directory ------------------------------------------------------------------------
+# --- the same data directory ------------------------------------------------
 
-# One primary, begun by stock.
+# One primary, initialized by stock.
 my $node = PostgreSQL::Test::Cluster->new('a', install_path => $stock);
 init_with_checksums($node, allows_streaming => 1, force_initdb => 1);
 $node->append_conf('postgresql.conf',
@@ -243,10 +243,10 @@ my $first_lsn = $node->lsn('insert');
 create_what_lives($node);
 my $kind = 'stock';
 
-# A node changes its kind, and has what it had.  The drops were pending when the fork
-# was stopped: when it crashes, under their names, since the worker is held; when it is
-# stopped, which the worker must be able to do, they are hidden and are removed slowly.  "how"
-# is the mode of pg_ctl stop.
+# Exchange the binaries of the node, and check that its contents are the same.  Drops are
+# pending when the fork is stopped.  If it crashes, the files have their own names,
+# because the worker is held.  If it is shut down, the worker must be able to stop; the
+# files are hidden, and are removed slowly.  "how" is the mode of pg_ctl stop.
 sub swap
 {
 	my ($how, %params) = @_;
@@ -340,11 +340,11 @@ swap('immediate', full_page_writes => $_) foreach qw(on on off off);
 swap('immediate', full_page_writes => 'off', checkpoint => 'in between');
 swap('fast');
 
-# --- a crash when a table's files are half gone ------------------------------------------------
+# --- a crash when the files of a table are partly removed -------------------
 
 start_other('fork') unless $kind eq 'fork';
 
-# The same, with nothing that is dropped.
+# Exchange the binaries without dropping anything.
 sub start_other
 {
 	my ($to) = @_;
@@ -365,7 +365,7 @@ sub start_other
 	  $node->safe_psql('postgres', q{SELECT pg_relation_filepath('gone')});
 	add_segments($node, $path, 4, 2 * MB);
 
-	# These settings are read by stock, too.
+	# Stock reads these settings, too.
 	$node->safe_psql('postgres',
 		q{ALTER SYSTEM SET lazydrop.removal_rate = '2MB'});
 	$node->safe_psql('postgres', 'ALTER SYSTEM SET lazydrop.pass_delay = 0');
@@ -373,7 +373,7 @@ sub start_other
 	$node->poll_query_until('postgres',
 		q{SELECT current_setting('lazydrop.removal_rate') = '2MB' AND current_setting('lazydrop.pass_delay') = '0'}
 	) or die 'the settings were not reloaded';
-	# A file that cannot be hidden is removed under its name.
+	# A file that cannot be hidden is removed under its own name.
 	my @in_the_way = map { $node->data_dir . "/base/$_" } qw(pgsql_tmp 0);
 	rmdir $_ foreach @in_the_way;
 	append_to_file($_, "a file\n") foreach @in_the_way;
@@ -396,10 +396,11 @@ sub start_other
 	$node->reload;
 }
 
-# --- a crash in the middle of DROP DATABASE ------------------------------------------------
+# --- a crash in the middle of DROP DATABASE ---------------------------------
 
-# What is the state of it for stock?  The record is there, so its recovery removes the
-# directories.  Unless the fork has committed, the row is that of an invalid database.
+# Stock must be able to recover from this state.  The record is in WAL, so its recovery
+# removes the directories.  Unless the fork has committed, the row in pg_database is an
+# invalid database.
 SKIP:
 {
 	skip 'Injection points not supported by this build', 1
@@ -470,7 +471,7 @@ SKIP:
 }
 start_other('stock') if $kind ne 'stock';
 
-# --- each reads what the other has written -------------------------------------------------------
+# --- each reads the other's files -------------------------------------------
 
 sub output_of
 {
@@ -498,14 +499,15 @@ sub output_of
 	is($control{fork}, $control{stock}, 'is the same to both');
 }
 
-# --- standbys of one another ----------------------------------------------------------------
+# --- standbys of each other -------------------------------------------------
 
 my $other = PostgreSQL::Test::Cluster->new('b');
 $node->backup('backup');
 $other->init_from_backup($node, 'backup', has_streaming => 1);
 
-# Drops of all kinds, by four sessions that do nothing else.  Of the copies of databases
-# there are few: they are what holds up a server that has to replay them again.
+# Drops of all kinds, by four sessions that do nothing else.  Only few of them copy
+# databases, because these copies take most of the time when a server has to replay them
+# again.
 my %storm = (
 	tables => [
 		15, q{
@@ -626,9 +628,9 @@ sub compare_nodes
 	return;
 }
 
-# A storm on the primary, which is of one kind, while the standby is in turns of both;
-# then the standby, which is of the other kind, is promoted, and the old primary comes
-# back as its standby.
+# A storm runs on the primary, which stays of one kind, while the standby's binaries
+# alternate between both kinds.  Then the standby, which is of the other kind, is
+# promoted, and the old primary becomes its standby.
 sub trade_places
 {
 	my ($primary, $primary_kind, $standby, $standby_kind) = @_;
@@ -646,7 +648,7 @@ sub trade_places
 		$primary->wait_for_replay_catchup($standby);
 		if ($kind eq 'fork')
 		{
-			# A restartpoint, and more.
+			# Make a restartpoint, and wait until more is pending.
 			hold_at($standby, 'lazydrop-removal') if $has_injection_points;
 			wait_for_pending($standby);
 			wait_for_wait($standby, 'lazydrop-removal')
@@ -665,7 +667,7 @@ sub trade_places
 		$standby->stop($how) if $how ne '';
 	}
 
-	# What is received, and not replayed, when it is promoted.
+	# When the standby is promoted, it has received WAL that it has not replayed.
 	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 	my $lsn = $primary->lsn('insert');
 	$primary->poll_query_until('postgres',
@@ -683,7 +685,8 @@ sub trade_places
 		"$what: promotion loses nothing");
 	no_file_is_left($standby, "$what, after promotion");
 
-	# Both go on.  The old primary crashes; if it is the fork, with entries pending.
+	# Both servers continue.  The old primary crashes; if it is the fork, entries are
+	# pending.
 	foreach ($primary, $standby)
 	{
 		create_what_goes($_);
@@ -718,9 +721,9 @@ trade_places($node, 'stock', $other, 'fork');
 trade_places($other, 'fork', $node, 'stock');
 start_as($other, 'fork');
 
-# --- whole and sound -----------------------------------------------------------------------------
+# --- final checks -----------------------------------------------------------
 
-# The primary is stock now, the standby the fork.
+# The primary is stock now, and the standby is the fork.
 compare_nodes($node, $other, 'at the end');
 foreach ($node, $other)
 {

@@ -1,17 +1,17 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Tools that copy or replace a data directory during a storm of drops.  Files of what
-# has been dropped are still there, and shared buffers hold pages of them that are
-# never written.  The tools are pg_basebackup (full and incremental, plain and tar, of
-# a primary and of a standby), pg_verifybackup, pg_combinebackup, pg_rewind and, where
-# available, pg_upgrade from an older major version and pgBackRest.  What they have
-# made is recovered to a known point and compared with the source.  pg_amcheck and
-# pg_checksums must succeed, and no file may be left that belongs to nothing.
+# Tools that copy or replace a data directory during a storm of drops.  Files of dropped
+# relations still exist then, and shared buffers hold pages of them that are never
+# written.  The tools are pg_basebackup (full and incremental, plain and tar, of a primary
+# and of a standby), pg_verifybackup, pg_combinebackup, pg_rewind and, where available,
+# pg_upgrade from an older major version and pgBackRest.  Each result is recovered to a
+# known point and compared with the source.  pg_amcheck and pg_checksums must succeed, and
+# no orphaned file may be left.
 #
-# An older PostgreSQL, the fork's among them, is looked for in LAZYDROP_OLD_BINDIR, which
-# may name several separated by colons, in LAZYDROP_TOOLS, which
-# src/tools/lazydrop/fetch-tools fills, and where Debian installs it; pgBackRest in
-# LAZYDROP_PGBACKREST, LAZYDROP_TOOLS and PATH.
+# The test searches for older versions of PostgreSQL, which may include older versions of
+# the fork, in LAZYDROP_OLD_BINDIR (a list of directories separated by colons), in
+# LAZYDROP_TOOLS, which src/tools/lazydrop/fetch-tools fills, and where Debian installs
+# them.  It searches for pgBackRest in LAZYDROP_PGBACKREST, LAZYDROP_TOOLS and PATH.
 
 use strict;
 use warnings FATAL => 'all';
@@ -40,10 +40,10 @@ my $have_points = ($ENV{enable_injection_points} // '') eq 'yes';
 my $scratch = PostgreSQL::Test::Utils::tempdir();
 my $clients = 3;
 
-# --- the storm -----------------------------------------------------------------------------
+# --- the storm --------------------------------------------------------------
 
-# One script for each kind of drop; a client has its own objects, so that none fails.
-# What a client that was ended has left, the next one drops.
+# There is one script for each kind of drop.  Each client has its own objects, so that no
+# statement fails.  Objects that a terminated client has left are dropped by the next one.
 my %script = (
 	'table' => q{
 		DROP TABLE IF EXISTS t:client_id;
@@ -97,7 +97,7 @@ foreach my $name (keys %script)
 	append_to_file("$scratch/$name.sql", $script{$name} =~ s/^\s+//mgr);
 }
 
-# What the storm needs, and what lives on in it.
+# Create the objects that the storm needs, and those that survive it.
 sub create_schema
 {
 	my ($node) = @_;
@@ -121,15 +121,15 @@ sub create_schema
 
 my %storm;
 
-# How a program that has finished did, with what it said.
+# Returns the exit status of a finished program, followed by its error output.
 sub result_of
 {
 	my ($program) = @_;
 	return ($program->{run}->full_result || 0) . $program->{err};
 }
 
-# Let a storm begin, of all kinds of drops but those named.  It has begun when so
-# much has been dropped.
+# Start a storm of all kinds of drops except those given, and wait until it has made a
+# number of drops.
 sub start_storm
 {
 	my ($node, @without) = @_;
@@ -160,7 +160,8 @@ sub start_storm
 	return;
 }
 
-# It must not have ended by itself; wait until what it has done last is complete.
+# Stop a storm, and check that it has not ended by itself.  Wait until the last statements
+# of its sessions are complete.
 sub stop_storm
 {
 	my ($node) = @_;
@@ -175,7 +176,7 @@ sub stop_storm
 	return;
 }
 
-# One that ends with its server.
+# Forget a storm that has ended with its server.
 sub forget_storm
 {
 	my ($node) = @_;
@@ -190,10 +191,10 @@ END
 	$_->{run}->kill_kill foreach grep { $_->{run} } values %storm;
 }
 
-# --- the worker is held back --------------------------------------------------------------------
+# --- holding the worker -----------------------------------------------------
 
-# Before it makes its pass, or between that and the removal of files.  Without
-# injection points lazydrop.pass_delay has to do.
+# Hold the worker before it makes its pass, or between the pass and the removal of files.
+# In a build without injection points, a long lazydrop.pass_delay must be enough.
 my $pass_delay = $have_points ? '0' : '60s';
 
 sub hold_worker
@@ -217,9 +218,9 @@ sub release_worker
 	return;
 }
 
-# --- comparisons -----------------------------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------
 
-# The last look at a server that has been made from another one.
+# Final checks of a server that has been made from another one.
 sub check_server
 {
 	my ($node, $contents, $what) = @_;
@@ -235,10 +236,10 @@ sub check_server
 	return;
 }
 
-# Lines of a log that a page written to a file that is gone, or lost, would have left
-# there.  Replay of DROP DATABASE whose directory is gone says so, in stock as well, and
-# so does the start from a backup that was taken while DROP TABLESPACE had removed the
-# tablespace's directory, and not yet its link (reinit.c).
+# Returns the lines of a log that would result from writing a page to a lost or removed
+# file.  Two messages are allowed, because stock PostgreSQL logs them as well: replay of a
+# DROP DATABASE whose directory is gone, and a start from a backup taken while DROP
+# TABLESPACE had removed the tablespace's directory but not yet its link (reinit.c).
 sub bad_lines
 {
 	my ($log) = @_;
@@ -264,10 +265,10 @@ sub check_stopped
 	return;
 }
 
-# --- victims ----------------------------------------------------------------------------------------
+# --- victims ----------------------------------------------------------------
 
-# A table with an index, more segments and dirty pages; a database.  Their drop has to
-# be told from the storm's.
+# Create a table with an index, additional segments and dirty pages, and a database.  The
+# test must be able to tell their drops from the storm's.
 sub create_victim
 {
 	my ($primary, $name, @copies) = @_;
@@ -305,7 +306,7 @@ sub drop_database
 	return;
 }
 
-# Those of its files that are not empty, below some directory.
+# Returns the non-empty files of a victim below a directory.
 sub files_below
 {
 	my ($directory, $victim) = @_;
@@ -314,7 +315,7 @@ sub files_below
 	return map { substr($_, length($directory) + 1) } grep { -s $_ } @files;
 }
 
-# The same of a tar file.
+# Returns the files of a victim in a tar file.
 sub files_in_tar
 {
 	my ($file, $victim) = @_;
@@ -324,7 +325,7 @@ sub files_in_tar
 	return grep { m{^(?:\./)?(?:$any)} } split /\n/, $list;
 }
 
-# --- backups -----------------------------------------------------------------------------------------
+# --- backups ----------------------------------------------------------------
 
 my $primary = start_quiet_node(
 	'primary',
@@ -343,17 +344,18 @@ $standby->start;
 
 my %victims;
 
-# Take a backup of a server with pg_basebackup, during a storm.  A victim has been
-# dropped when it begins.
+# Take a backup of a server with pg_basebackup during a storm.  A victim has been dropped
+# when the backup begins.
 #
-# When it is to be held, another victim is dropped while files are copied; to be sure
-# of that, the tool is stopped meanwhile.  Its server process does not take part in
-# barriers then, for which, in stock as here, DROP DATABASE and DROP TABLESPACE wait, and
-# their replay.  So the latter must not be in a storm over a standby; and nothing
-# in a storm may make a checkpoint, because that leaves nothing pending.
+# With "held", another victim is dropped while files are copied.  To make sure of that,
+# the tool is stopped meanwhile.  Its walsender then does not process barriers.  DROP
+# DATABASE, DROP TABLESPACE and their replay wait for barriers, in stock PostgreSQL as
+# well, so the storm must not use these two if the server is a standby.  The storm must
+# not make a checkpoint in any case, because nothing would be pending after it.
 #
-# A tablespace has a tar file of its own, and init_from_backup wants to be told where it
-# is to go, also one in place; so there are none when a backup in tar files begins.
+# Each tablespace has a tar file of its own, and init_from_backup must be told where to
+# extract it, even if the tablespace is in place.  There are therefore no tablespaces when
+# a backup in tar format begins.
 sub take_backup
 {
 	my ($node, $name, %params) = @_;
@@ -370,7 +372,7 @@ sub take_backup
 
 	if ($is_tar)
 	{
-		# What another storm may have left.
+		# An earlier storm may have left some.
 		$primary->safe_psql('postgres', $_) foreach map {
 			("DROP TABLE IF EXISTS s$_", "DROP TABLESPACE IF EXISTS ts$_")
 		} 0 .. $clients - 1;
@@ -388,7 +390,7 @@ sub take_backup
 		'>', 3, "$name: files are pending when it begins")
 	  if $params{held};
 
-	# A standby's backup begins with what the last checkpoint left, which may be older.
+	# A backup of a standby begins at the last restartpoint, which may be older.
 	if ($node == $standby)
 	{
 		$primary->safe_psql('postgres', 'CHECKPOINT');
@@ -440,7 +442,7 @@ sub take_backup
 	is(result_of($backup), '0', "$name: pg_basebackup");
 	if ($params{held})
 	{
-		# No process has settled them, so they have been copied.
+		# No process has settled the entries, so the backup contains the files.
 		my @of_server = files_below($node->data_dir, $during);
 		my @of_backup =
 		  $is_tar
@@ -462,7 +464,7 @@ sub take_backup
 	stop_storm($primary);
 	$victims{$name} = [ $before, $params{held} ? $during : () ];
 
-	# That of PostgreSQL 17 does not look into tar files.
+	# PostgreSQL 17's pg_verifybackup cannot read tar files.
 	command_ok(
 		[ 'pg_verifybackup', $is_tar ? '--no-parse-wal' : (), $directory ],
 		"$name: pg_verifybackup")
@@ -490,7 +492,7 @@ take_backup($standby, 'of_standby_in_tar', options => ['--format=tar']);
 take_backup($standby, 'of_standby_incremental',
 	options => [ manifest('incremental') ]);
 
-# Recovery is to end here, while what follows is in WAL as well.
+# Recovery must end here, although WAL contains later records, too.
 my $contents = contents($primary);
 $primary->safe_psql('postgres', q{SELECT pg_create_restore_point('here')});
 start_storm($primary, 'file_copy');
@@ -536,11 +538,11 @@ restore_backup('of_standby_incremental',
 	combine_with_prior => [ 'full', 'incremental' ]);
 
 
-# --- pg_rewind ----------------------------------------------------------------------------------------
+# --- pg_rewind --------------------------------------------------------------
 
-# The standby is promoted while it has drops of the storm pending.  Then there is a storm
-# on either, and both have something pending that the other does not know, when the former
-# primary is made the standby of the other one; and they have changed places.
+# The standby is promoted while it has drops of the storm pending.  Then a storm runs on
+# each of the two servers, so that each has drops pending that the other does not know of
+# when the former primary is made a standby of the new one.
 sub rewind
 {
 	my ($old, $new, $from, $mode) = @_;
@@ -558,8 +560,8 @@ sub rewind
 			"SELECT pg_relation_filepath('${_}_$mode$from')")
 	} qw(early returns leaves);
 
-	# What a transaction has created that is under way when a standby is promoted
-	# stays there, in stock as well.
+	# Files that a transaction has created which is in progress when a standby is promoted
+	# are left behind, in stock PostgreSQL as well.
 	stop_storm($old);
 	$old->wait_for_replay_catchup($new);
 	add_segments($old, $returns, 2, MB);
@@ -591,8 +593,9 @@ sub rewind
 			"$what: files are pending on " . $node->name);
 	}
 
-	# What is pending is removed, or hidden by the shutdown; or stays, and is removed by
-	# the recovery in single-user mode that pg_rewind asks for.
+	# Pending files are removed, or hidden by the shutdown.  After an immediate stop they
+	# are left, and are removed by the recovery in single-user mode that pg_rewind
+	# performs.
 	release_worker($old, 'lazydrop-removal') if $mode eq 'fast';
 	$old->stop($mode);
 	forget_storm($old);
@@ -618,7 +621,7 @@ sub rewind
 		],
 		$what);
 
-	# The settings have come with the data.
+	# The settings have been copied with the data.
 	$new->start if $from eq 'directory';
 	$old->append_conf('postgresql.conf', 'port = ' . $old->port);
 	$old->enable_streaming($new);
@@ -653,9 +656,9 @@ foreach my $node ($primary, $standby)
 	$node->clean_node;
 }
 
-# --- pg_upgrade ---------------------------------------------------------------------------------------
+# --- pg_upgrade -------------------------------------------------------------
 
-# Where older ones are, and what to say when there is none.
+# Directories with the binaries of older versions.
 my @candidates = split /:/, $ENV{LAZYDROP_OLD_BINDIR} // '';
 push @candidates,
   glob("'$ENV{LAZYDROP_TOOLS}'/postgresql/usr/lib/postgresql/*/bin")
@@ -663,7 +666,7 @@ push @candidates,
 push @candidates, '/usr/lib/postgresql/15/bin' if !@candidates;
 my @old_bindirs = grep { -x "$_/postgres" && -x "$_/pg_ctl" } @candidates;
 
-# Its libraries, where fetch-tools had to bring some, after ours.
+# Append the directories of the libraries that fetch-tools had to download for them.
 if (defined $ENV{LAZYDROP_TOOLS})
 {
 	$ENV{LD_LIBRARY_PATH} = join ':',
@@ -673,7 +676,7 @@ if (defined $ENV{LAZYDROP_TOOLS})
 	  );
 }
 
-# The numbers that relations in a database have been given.
+# Returns the relfilenumbers that relations of a database have been given.
 sub numbers
 {
 	my ($node, $database) = @_;
@@ -685,12 +688,12 @@ sub numbers
 
 my $copies = 0;
 
-# Upgrade a copy of an older server's directory.  pg_upgrade drops template1 and
-# postgres of the new server and creates them with the OIDs that they had, and then
-# relations in them with the numbers that they had on the old one.  Catalogs of the
-# new server's template1 and postgres have been given numbers out of the same range
-# before; so the names of what is pending come back, as databases and as relations.
-# The old server may have the fork's extension.
+# Upgrade a copy of an older server's data directory.  pg_upgrade drops the databases
+# template1 and postgres of the new server, creates them with their old OIDs, and then
+# creates relations in them with the numbers that they had on the old server.  Before
+# that, catalogs of the new server's template1 and postgres have been given numbers of the
+# same range.  Names of pending entries are therefore used again, as databases and as
+# relations.  The old server may have the fork's extension.
 sub upgrade
 {
 	my ($old, $mode, $contents, $numbers, $has_extension) = @_;
@@ -714,7 +717,8 @@ sub upgrade
 		lazydrop.pass_delay = 60s});
 	$new->start;
 
-	# A security release may store what an older release of ours does not know.
+	# The old server may be a later security release, which stores options that this
+	# server does not know.
 	foreach my $option (@{ $old->{lazydrop_options} })
 	{
 		my ($ret) = $new->psql('postgres',
@@ -731,7 +735,7 @@ sub upgrade
 	}
 	$new->stop;
 
-	# It leaves a script where it is run.
+	# pg_upgrade leaves a script in the current directory.
 	my $here = getcwd();
 	chdir $scratch or die "could not change directory: $!";
 	command_ok(
@@ -781,7 +785,7 @@ sub upgrade
 		[ 'vacuumdb', '--all', '--analyze-only' ],
 		"pg_upgrade $mode: vacuumdb --analyze-only");
 
-	# Drop some of it, among other things, and crash.
+	# Drop some of the upgraded objects, among others, and crash.
 	start_storm($new);
 	$new->safe_psql($_, 'DROP TABLE drop_me')
 	  foreach qw(template1 postgres other);
@@ -796,7 +800,7 @@ sub upgrade
 	return 1;
 }
 
-# All ways of it with the last one, and one with each of the others.
+# Test all transfer modes with the last version, and one mode with each of the others.
 foreach my $old_bindir (@old_bindirs)
 {
 	my @modes =
@@ -832,7 +836,8 @@ foreach my $old_bindir (@old_bindirs)
 		'CREATE TABLE drop_me AS SELECT generate_series(1, 1000) AS a')
 	  foreach qw(template1 other);
 
-	# So many that they meet the new server's numbers, which come in no order.
+	# Create enough relations for some of their numbers to be in use on the new server,
+	# too.  The numbers there are in no particular order.
 	my %numbers;
 	foreach my $database (qw(template1 postgres))
 	{
@@ -887,7 +892,7 @@ SKIP:
 	  if !@old_bindirs;
 }
 
-# --- pgBackRest -------------------------------------------------------------------------------------------
+# --- pgBackRest -------------------------------------------------------------
 
 my $pgbackrest = $ENV{LAZYDROP_PGBACKREST} // (
 	defined $ENV{LAZYDROP_TOOLS}
@@ -930,7 +935,8 @@ SKIP:
 
 	mkdir "$scratch/$_" foreach qw(log lock spool);
 
-	# Everything but databases in a tablespace; it does not know those in place.
+	# Create everything in a tablespace, except databases.  pgBackRest does not support
+	# tablespaces in place.
 	$source->safe_psql('postgres',
 		"CREATE TABLESPACE ts LOCATION '$tablespace'");
 	$source->safe_psql('postgres', 'CREATE EXTENSION injection_points')
@@ -942,7 +948,8 @@ SKIP:
 	create_schema($source);
 	command_ok([ @pgbackrest, 'stanza-create' ], 'pgBackRest stanza-create');
 
-	# Its processes are a group, so that all can be stopped.
+	# The processes of pgBackRest form a process group, so that all of them can be
+	# stopped.
 	my $before = create_victim($source, 'before');
 	my $during = create_victim($source, 'during');
 	start_storm($source, 'file_copy', 'tablespace');
@@ -1013,7 +1020,7 @@ SKIP:
 	mkdir $restored->data_dir, 0700;
 	foreach my $set ('full', 'incremental')
 	{
-		# The second one over the first one's remains.
+		# The second backup is restored over the files of the first one.
 		my ($label) =
 		  map { m{([^/]*)$} }
 		  glob(

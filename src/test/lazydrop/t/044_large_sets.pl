@@ -2,10 +2,10 @@
 
 # Very many drops at once, on a primary and on a standby: 10,000 relations in one
 # transaction, a set of 100,000 entries, a set that stays full, and 32 databases.
-# (For the simpler cases, see 023_limits.pl.)
+# (Simpler cases are in 023_limits.pl.)
 #
-# If LAZYDROP_TORTURE_SECONDS is more than two rounds take, the set stays full for half
-# of it.
+# If LAZYDROP_TORTURE_SECONDS is longer than two rounds take, the set stays full for half
+# of that time.
 
 use strict;
 use warnings FATAL => 'all';
@@ -39,7 +39,7 @@ my ($primary, $standby) = start_pair(
 my @nodes = ($primary, $standby);
 keep_rows(1000);
 
-# --- 10,000 relations in one transaction, and a set of 100,000 -------------------------
+# --- 10,000 relations in one transaction, and a set of 100,000 --------------
 
 use constant MANY => 10_000;
 
@@ -49,7 +49,7 @@ sub names
 	return join ', ', map { "$prefix$_" } 1 .. MANY;
 }
 
-# Some of them with dirty pages.
+# Give some of the tables dirty pages.
 sub fill_tables
 {
 	my ($prefix) = @_;
@@ -73,8 +73,9 @@ foreach my $prefix ('many', 'other')
 		END \$\$});
 }
 
-# Each TRUNCATE drops, in one transaction, what the tables had.  (Nothing is removed
-# meanwhile: some file systems are slow to create files just after many have gone.)
+# Each TRUNCATE drops the former files of all tables in one transaction.  (The worker
+# removes nothing meanwhile, because some file systems create files slowly just after many
+# have been removed.)
 {
 	my $before = all_stats();
 	my $truncate = 'TRUNCATE ' . names('many');
@@ -117,8 +118,8 @@ foreach my $prefix ('many', 'other')
 		},
 		"$what, full");
 
-	# Writers tell what is buried from what is not; and a checkpoint has the files gone
-	# without the worker.
+	# Processes that write buffers recognize buried relations; and a checkpoint frees
+	# their file names without the worker.
 	is_intact("$what, full", 1);
 	foreach my $node (@nodes)
 	{
@@ -131,8 +132,9 @@ foreach my $prefix ('many', 'other')
 			"$what: buffers are pending, and files of those that have some");
 	}
 
-	# One drop more makes a pass, one for all of them, which leaves those with files; the
-	# worker then makes the one that it is about to make, and one when the files are gone.
+	# One more drop makes one pass for all entries, which leaves the entries that have
+	# files.  The worker then makes the pass that it is about to make, and another one
+	# after it has removed the files.
 	on_primary('CREATE TABLE more AS SELECT 1 AS a', 'DROP TABLE more');
 	catch_up();
 	have_changed(
@@ -152,7 +154,7 @@ foreach my $prefix ('many', 'other')
 		"$what, in the end");
 }
 
-# A crash right after 10,000 relations have been dropped.
+# Crash right after 10,000 relations have been dropped.
 {
 	my $what = '10,000 relations and a crash';
 	fill_tables('many');
@@ -168,7 +170,7 @@ foreach my $prefix ('many', 'other')
 	is_intact($what, 1);
 }
 
-# More in one transaction than there is room for, and another crash.
+# Drop more relations in one transaction than the set has room for, and crash again.
 {
 	my $what = '10,000 relations in a set of 64';
 	my $before = all_stats();
@@ -191,9 +193,9 @@ foreach my $prefix ('many', 'other')
 	is_intact("$what, and a crash", 1);
 }
 
-# --- a set that stays full -------------------------------------------------------------------
+# --- a set that stays full --------------------------------------------------
 
-# Fill it with large files: only the worker removes those.
+# Fill the set with large files, because only the worker removes these.
 sub fill_with_files
 {
 	my @large = map { "large$_" } 1 .. 64;
@@ -237,7 +239,7 @@ do
 		64, "$what: and has no room on " . $_->name)
 	  foreach @nodes;
 
-	# A checkpoint hides the files; there is room when the worker has removed them.
+	# A checkpoint hides the files.  There is room only after the worker has removed them.
 	is_intact($what, 1);
 	is(stats($_)->{pending_relations},
 		64, "$what: nor after a checkpoint on " . $_->name)
@@ -253,7 +255,7 @@ do
 	wait_for_nothing(@nodes);
 } while (time() < $until);
 
-# --- 32 databases at once ----------------------------------------------------------------------
+# --- 32 databases at once ---------------------------------------------------
 
 {
 	my $what = '32 databases at once';

@@ -1,13 +1,13 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A worker that is stopped (SIGSTOP) in its pass, in a removal, between two steps of
-# one, or while it is idle; and a dropper that is stopped after its commit and before it
-# hands over its files.  On a primary and on a standby.  Where the server waits, the
-# test shows for what it waits.  If LAZYDROP_STOCK names an installation of stock
-# PostgreSQL, the test also shows where that waits.
+# The worker is stopped (SIGSTOP) in its pass, in a removal, between two steps of a
+# removal, or while it is idle; and a dropper is stopped after its commit, before it hands
+# over its files.  The test does this on a primary and on a standby.  If the server waits,
+# the test shows the reason.  If LAZYDROP_STOCK is an installation of stock PostgreSQL,
+# the test also shows where stock waits.
 #
-# If LAZYDROP_TORTURE_SECONDS is more than two rounds take, the idle worker stays
-# stopped for half of it.
+# If LAZYDROP_TORTURE_SECONDS is longer than two rounds take, the idle worker stays
+# stopped for half of that time.
 
 use strict;
 use warnings FATAL => 'all';
@@ -40,11 +40,11 @@ my ($primary, $standby) = start_pair(
 my @nodes = ($primary, $standby);
 keep_rows(1000);
 
-# --- a worker that is stopped in the middle of its pass -----------------------------------
+# --- a worker stopped in the middle of its pass -----------------------------
 
-# It owns all that is in a full set, on both servers.  A process that creates something
-# under such a name takes it over after a second, and one that drops after ten.  Until then
-# they do as stock does.
+# The worker owns all entries of a full set, on both servers.  A process that creates
+# storage under such a name takes the entry over after one second, and a dropper takes
+# entries over after ten.  Until then, droppers do the same as stock.
 {
 	my $what = 'stopped in a pass';
 	on_primary(
@@ -59,7 +59,7 @@ keep_rows(1000);
 		'DROP TABLE ' . join(', ', map { "small$_" } 1 .. 61));
 	workers_are_at($held);
 
-	# The primary buries the database wherever it may have buffers.
+	# The primary buries the database in each tablespace in which it may have buffers.
 	is(stats($primary)->{pending_databases},
 		2, "$what: two directories on the primary");
 	is(stats($standby)->{pending_databases},
@@ -96,8 +96,8 @@ keep_rows(1000);
 	catch_up();
 	pass("$what: a name comes back");
 
-	# The creator has made room for two entries, so that single drops go on with
-	# these; but there is no room for 60 before droppers take the rest over.
+	# The creator has made room for two entries, so single drops can use these.  There is
+	# no room for 60 until droppers take over the rest.
 	my $buried = all_stats();
 	my $tries = 0;
 	my $taken_over = sub {
@@ -137,11 +137,11 @@ keep_rows(1000);
 	wait_for_nothing(@nodes);
 }
 
-# --- a worker that is stopped between two steps of a removal, and within one ------------
+# --- a worker stopped between two steps of a removal, and within a step -----
 
-# Between two steps, no process waits for it.  Within one, the name does not come back, and
-# nothing else waits; but replay is one process, and so all that comes after that waits.
-# A checkpoint is not held up.
+# Between two steps, no process waits for the worker.  Within a step, only a process that
+# creates storage under the name waits.  If this is replay, which is a single process, all
+# later records wait, too.  A checkpoint does not wait.
 foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 {
 	my $what = "stopped at $point";
@@ -198,10 +198,10 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 	wait_for_nothing(@nodes);
 }
 
-# --- a dropper that is stopped -----------------------------------------------------------
+# --- a stopped dropper ------------------------------------------------------
 
-# Between its commit and the moment when it hands its files over, a checkpoint waits for
-# it: for a session, or the startup process.  So does DROP TABLESPACE.  No other process
+# A checkpoint waits for a session or startup process that is between its commit and the
+# time at which it hands over its files.  DROP TABLESPACE waits, too.  No other process
 # does.
 foreach my $node (@nodes)
 {
@@ -245,9 +245,9 @@ foreach my $node (@nodes)
 	wait_for_nothing(@nodes);
 }
 
-# --- a worker that is stopped, and a shutdown ----------------------------------------------
+# --- a stopped worker, and a shutdown ---------------------------------------
 
-# A fast shutdown waits for any process that is stopped.
+# A fast shutdown waits for any stopped process.
 sub shutdown_waits_for
 {
 	my ($node, $pid, $what) = @_;
@@ -279,9 +279,9 @@ sub shutdown_waits_for
 	return;
 }
 
-# DROP DATABASE, and its replay, waits for any process that takes part in barriers if it
-# finds the set full, and so removes the directory itself.  (If not, see t/028.)  The worker
-# does not take part.
+# If DROP DATABASE or its replay finds the set full, it removes the directory itself.  It
+# then waits for any stopped process that takes part in barriers.  (Otherwise, see t/028.)
+# The worker does not take part.
 sub drop_waits_for_bgwriter
 {
 	my ($node, $sql_node, $type, $what) = @_;
@@ -370,7 +370,7 @@ sub drop_waits_for_bgwriter
 	}
 	is_intact("$what, and restarted", 1);
 
-	# An immediate one ends what is stopped, too.
+	# An immediate shutdown ends stopped processes, too.
 	stop_process(stats($primary)->{worker_pid});
 	on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
 	$primary->stop('immediate');
@@ -378,7 +378,7 @@ sub drop_waits_for_bgwriter
 	is_intact("$what, and an immediate shutdown", 1);
 }
 
-# The same with stock, for what is said above to be as in stock.
+# Check that stock waits in the same places.
 SKIP:
 {
 	skip 'no installation of stock PostgreSQL', 6 unless defined $stock;

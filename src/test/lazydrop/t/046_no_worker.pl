@@ -1,8 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # A server whose worker cannot start, because other workers have taken all of
-# max_worker_processes.  A primary drops as stock does.  A standby buries, so that its
-# startup process makes one pass for many drops, and removes the files at once.
+# max_worker_processes.  A primary drops relations like stock.  A standby buries them, so
+# that its startup process makes one pass for many drops, and removes the files
+# immediately.
 
 use strict;
 use warnings FATAL => 'all';
@@ -57,7 +58,7 @@ my $passes = changed($before, $standby, 'passes');
 ok($passes >= 6 && $passes <= 8, "$what: one pass for each 64")
   or diag $passes;
 
-# Space.
+# Test the space of dropped files.
 on_primary('CREATE TABLE large AS SELECT 1 AS a');
 my $path =
   $primary->safe_psql('postgres', q{SELECT pg_relation_filepath('large')});
@@ -89,7 +90,7 @@ is($standby->safe_psql('again', 'SELECT a FROM t'),
 	1, "$what: a name comes back");
 is_intact($what, 1);
 
-# Crash recovery and promotion.
+# Test crash recovery and promotion.
 storm(1, 10, $what);
 cmp_ok(stats($standby)->{pending_relations},
 	'>', 0, "$what: something is pending on the standby");

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A file system that is full, or that becomes read-only.  If LAZYDROP_STOCK names an
-# installation of stock PostgreSQL, the test also shows where that does the same.  (For
-# the simpler cases, see 034_space.pl.)
+# A file system is full, or becomes read-only.  If LAZYDROP_STOCK is an installation of
+# stock PostgreSQL, the test also shows where stock behaves in the same way.  (Simpler
+# cases are in 034_space.pl.)
 #
-# File systems are mounted in a user namespace.
+# The file systems are mounted in a user namespace.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,8 +53,8 @@ sub unmount
 	return;
 }
 
-# What remains would keep the directory from being removed; and a server whose directory
-# is hidden could not be stopped.
+# A mounted file system would prevent the removal of the directory; and a server whose
+# directory is hidden by a mount could not be stopped.
 END
 {
 	my $status = $?;
@@ -69,8 +69,9 @@ END
 	$? = $status;
 }
 
-# No file can be opened for writing from now on: but for the top directory, in
-# which the server is, and for files that it has open.
+# From now on, no file in these directories can be opened for writing.  Exceptions are the
+# top directory, which is the server's working directory, and files that the server has
+# open.
 sub make_read_only
 {
 	my (@directories) = @_;
@@ -101,9 +102,10 @@ sub new_node
 	return $node;
 }
 
-# --- everything is read-only at shutdown --------------------------------------------------------
+# --- everything is read-only at shutdown ------------------------------------
 
-# Which fails, as in stock, but ends; and the next start removes what was dropped.
+# The shutdown fails, as in stock, but the server stops.  The next start removes the files
+# of dropped relations.
 foreach
   my $case ([ 'LazyDrop', 'all' ], [ 'LazyDrop', 'base' ], [ 'stock', 'all' ])
 {
@@ -166,10 +168,10 @@ foreach
 	}
 }
 
-# --- a tablespace is read-only -----------------------------------------------------------------
+# --- a tablespace is read-only ----------------------------------------------
 
-# Files there cannot be removed, and stay; the log has their names.  That does not keep
-# the server from a clean shutdown.  In stock, the drop is a PANIC.
+# Files there cannot be removed and are left behind; the log has their names.  This does
+# not prevent a clean shutdown of the server.  In stock, the drop causes a PANIC.
 foreach my $case (
 	[ 'LazyDrop', 'at shutdown' ],
 	[ 'LazyDrop', 'at the drop' ],
@@ -226,9 +228,9 @@ foreach my $case (
 	}
 }
 
-# --- a disk that is full ---------------------------------------------------------------------
+# --- a full disk ------------------------------------------------------------
 
-# Have a directory on a small file system of its own.
+# Move a directory to a small file system.
 sub onto_small_disk
 {
 	my ($directory, $megabytes) = @_;
@@ -239,7 +241,7 @@ sub onto_small_disk
 	return;
 }
 
-# Use all of its space but so many megabytes.
+# Fill the file system, except for this number of megabytes.
 sub fill_disk
 {
 	my ($directory, $megabytes) = @_;
@@ -273,7 +275,7 @@ sub empty_disk
 	my $full = PostgreSQL::Test::Cluster->new('full');
 	$full->init_from_backup($source, 'backup', has_streaming => 1);
 	my $disk = $full->data_dir;
-	# WAL finds no space when it is written, not when its file is made.
+	# WAL must fail for lack of space when it is written, not when its file is created.
 	$full->append_conf('postgresql.conf',
 		"wal_keep_size = 0\nwal_init_zero = off\n");
 	onto_small_disk($disk, 400);
@@ -285,7 +287,7 @@ sub empty_disk
 		return;
 	};
 
-	# Something large that is dropped, and is there.
+	# Drop a large table whose files remain.
 	my $drop_large = sub {
 		my ($node, $megabytes) = @_;
 		$node->safe_psql('postgres', 'CREATE TABLE large (a int)');
@@ -307,7 +309,7 @@ sub empty_disk
 		return qq{SELECT repeat('x', 1000) AS a FROM generate_series(1, $n)};
 	};
 
-	# WAL that is received: replay is held up meanwhile.
+	# WAL is received while replay is paused.
 	my $what = 'a full disk on a standby';
 	$drop_large->($source, 180);
 	fill_disk($disk, 4);
@@ -324,7 +326,7 @@ sub empty_disk
 		$pending - 40 * MB,
 		"$what: WAL that is received takes their space");
 
-	# Blocks that are replayed.
+	# Blocks are replayed.
 	fill_disk($disk, 4);
 	$full->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
 	$source->wait_for_replay_catchup($full);
@@ -341,7 +343,7 @@ sub empty_disk
 	release($full, 'lazydrop-removal');
 	wait_for_nothing($full);
 
-	# A database that is copied.
+	# A database is copied.
 	empty_disk($disk);
 	$source->safe_psql('postgres', 'CHECKPOINT');
 	$source->wait_for_replay_catchup($full);
@@ -353,7 +355,7 @@ sub empty_disk
 	$source->safe_psql('postgres',
 		'CREATE DATABASE copy TEMPLATE template STRATEGY file_copy');
 	$end = $source->lsn('flush');
-	# The source is asked: with EXEC_BACKEND, a connection needs space, too.
+	# Ask the primary, because a connection needs space, too, with EXEC_BACKEND.
 	my $replayed;
 	wait_until(
 		sub {
@@ -370,8 +372,8 @@ sub empty_disk
 		20000, "$what: the copy is there");
 	wait_for_nothing($full);
 
-	# When there is no more, replay ends, and with it the server, as in stock.  It goes
-	# on when there is space.
+	# If there is nothing left to remove, replay stops, and so does the server, as in
+	# stock.  It continues when there is space again.
 	$full->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 	$source->safe_psql('postgres', 'CREATE TABLE u AS ' . $rows->(20000));
 	$end = $source->lsn('flush');
@@ -395,7 +397,7 @@ sub empty_disk
 	is($full->safe_psql('postgres', 'SELECT count(*) FROM u'),
 		20000, "$what: and goes on when there is space");
 
-	# Promotion.
+	# Promotion on a full disk.
 	$what = 'promotion on a full disk';
 	my $file = $drop_large->($source, 60);
 	fill_disk($disk, 0);
@@ -408,7 +410,7 @@ sub empty_disk
 	wait_for_nothing($full);
 	$source->stop;
 
-	# Crash recovery.  Little is needed before it removes anything.
+	# Crash recovery.  It needs little space before it removes the pending files.
 	$what = 'crash recovery on a full disk';
 	empty_disk($disk);
 	$full->safe_psql('postgres', 'CHECKPOINT');
@@ -426,7 +428,7 @@ sub empty_disk
 	is_deeply([ orphaned_files($full) ], [], "$what: no file is left");
 	$log_is->(qr/PANIC|TRAP|WARNING/, "$what: the log is clean", $offset);
 
-	# WAL that has no space set aside.
+	# WAL for which no space has been reserved.
 	$what = 'a full disk and wal_init_zero = off';
 	$full->restart;
 	$drop_large->($full, 60);

@@ -1,13 +1,12 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Modules that were built for PostgreSQL, in a server of the fork.  Each module of
-# contrib is used, with entries pending and after a crash, and stock then reads what
-# they have left on disk.
+# A server of the fork loads modules that were built for stock PostgreSQL.  Each module of
+# contrib is used with entries pending and after a crash.  Then stock PostgreSQL reads the
+# files that the modules have left on disk.
 #
-# LAZYDROP_STOCK names the directory above bin of an installation of PostgreSQL
-# ("stock") that was built from the same source with the same options.  If
-# LAZYDROP_STOCK_BUILD names the directory in which it was built, contrib's own
-# regression tests are run, too.
+# LAZYDROP_STOCK is the directory above bin of an installation of PostgreSQL ("stock")
+# that was built from the same source with the same options.  If LAZYDROP_STOCK_BUILD is
+# the directory in which it was built, contrib's own regression tests are run, too.
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,9 +30,9 @@ my ($stock_modules, $stock_share) =
   map { (run_command([ "$stock/bin/pg_config", "--$_" ]))[0] }
   qw(pkglibdir sharedir);
 
-# Settings with which a server of the fork finds stock's modules, and no others.  PostgreSQL 17
-# has no extension_control_path: there it is a server of an installation that has the fork's
-# programs, and all else of stock.
+# With these settings, a server of the fork finds the modules of stock and no others.
+# PostgreSQL 17 has no extension_control_path.  There, the server runs from an
+# installation that has the programs of the fork, and everything else from stock.
 my %settings;
 my $installation;
 if (pg_major() >= 18)
@@ -80,7 +79,8 @@ my $modules = start_with_stock_modules(
 	'shared_preload_libraries' =>
 	  "'pg_stat_statements, auto_explain, pg_prewarm'");
 
-# All that stock has.  CREATE FUNCTION loads the library and looks for the function.
+# Create all extensions of stock.  CREATE FUNCTION loads the library and looks up the
+# function.
 my @extensions = split /\n/,
   $modules->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
 $modules->safe_psql(
@@ -119,7 +119,7 @@ my %before_drop = %{ stats($modules) };
 $modules->safe_psql('postgres', $_)
   foreach 'DROP TABLE gone', 'DROP DATABASE gone_db';
 
-# What to call, and what it returns: with entries pending, and then with none.
+# Queries and their results, first with entries pending, and then with none.
 my $self =
 	q{'dbname=postgres host=}
   . $modules->host
@@ -279,7 +279,7 @@ sub use_modules
 
 use_modules('entries pending');
 
-# Blocks of what was dropped are in the list that autoprewarm has written.
+# The list that autoprewarm has written contains blocks of dropped relations.
 my ($any_gone) = split /, /, $gone;
 my $blocks = slurp_file($modules->data_dir . '/autoprewarm.blocks');
 like(
@@ -287,7 +287,7 @@ like(
 	qr/^[0-9]+,[0-9]+,$any_gone,/m,
 	'pg_prewarm sees what is pending');
 
-# Its buffers are looked at and evicted, and not written.
+# pg_buffercache shows their buffers, and evicts them without a write.
 my $in_buffers =
   "SELECT count(*) FROM pg_buffercache WHERE relfilenode IN ($gone)";
 cmp_ok($modules->safe_psql('postgres', $in_buffers),
@@ -312,7 +312,7 @@ cmp_ok($stats->{pending_relations}, '>=', 2, 'so all is pending');
 
 SKIP:
 {
-	# What is mapped by a session that has used them.
+	# Check which libraries a session has mapped after using them.
 	my $session = $modules->background_psql('postgres');
 	my $pid = $session->query_safe('SELECT pg_backend_pid()');
 	skip 'there is no /proc to look at', 1 unless -r "/proc/$pid/maps";
@@ -331,7 +331,7 @@ SKIP:
 	$session->quit;
 }
 
-# Crash, and prewarm.
+# Crash, and let autoprewarm run.
 $modules->stop('immediate');
 my $offset = -s $modules->logfile;
 start_as($modules, 'fork', $installation);
@@ -339,7 +339,8 @@ $modules->wait_for_log(
 	qr/autoprewarm successfully prewarmed [1-9][0-9]* of [0-9]+ previously-loaded blocks/,
 	$offset);
 
-# Replay has read pages of what it then dropped; the worker comes to that.
+# Replay has read pages of relations that it has dropped later.  The worker removes them
+# from the buffers.
 $modules->append_conf('postgresql.conf', 'lazydrop.pass_delay = 0');
 $modules->reload;
 $modules->poll_query_until('postgres', "SELECT ($in_buffers) = 0")
@@ -350,7 +351,7 @@ like(slurp_file($modules->logfile, $offset),
 ok(defined stats($modules)->{worker_pid}, 'there is a worker beside them');
 use_modules('after a crash');
 
-# What modules keep on disk.
+# Check the data that modules keep on disk.
 my $kept = q{
 	SELECT calls, rows FROM pg_stat_statements WHERE query = 'SELECT $1 AS kept';
 	SELECT data FROM pg_logical_slot_peek_changes('slot', NULL, NULL);};
@@ -368,7 +369,7 @@ is_deeply([ orphaned_files($modules) ], [], 'and no file is left');
 $modules->stop;
 log_is_clean($modules, crashed => 1);
 
-# --- contrib's own tests ------------------------------------------------------------------------
+# --- contrib's own tests ----------------------------------------------------
 
 SKIP:
 {
@@ -378,7 +379,7 @@ SKIP:
 	  1
 	  if $build eq '';
 
-	# As the tests' own configurations have it.
+	# These settings are taken from the configurations of the tests.
 	my $server = start_with_stock_modules(
 		'contrib',
 		'archive_mode' => 'on',
@@ -404,7 +405,7 @@ SKIP:
 			MFLAGS => undef,
 			PGAPPNAME => undef);
 
-		# Tests that start servers of their own would start stock's.
+		# Skip tests that start their own servers, because they would start stock's.
 		$ok = IPC::Run::run(
 			[
 				'make', '-k',

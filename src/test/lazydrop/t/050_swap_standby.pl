@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What README and manual tell an operator to do: start the fork on a standby whose
-# primary is stock PostgreSQL, see without any extension that it works and how far
-# behind it is, and go back to stock.  The queries are those of the manual.  The test
-# also loads pg_lazydrop in a stock server, which must refuse it with a message.
+# The steps that README and the manual recommend to an operator: start the fork on a
+# standby whose primary is stock PostgreSQL, check without any extension that it works and
+# how far behind it is, and return to stock.  The queries are taken from the manual.  The
+# test also loads pg_lazydrop in a stock server, which must reject it with a message.
 #
-# For LAZYDROP_STOCK, see 042_drop_in.pl.
+# LAZYDROP_STOCK is explained in 042_drop_in.pl.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +28,7 @@ plan skip_all =>
 my $tables = 500;
 my $stats_query = q{SELECT current_setting('lazydrop.stats', true)};
 
-# --- a stock primary with a stock standby ----------------------------------------------------
+# --- a stock primary with a stock standby -----------------------------------
 
 my $primary =
   PostgreSQL::Test::Cluster->new('primary', install_path => $stock);
@@ -50,7 +50,7 @@ start_as($standby, 'stock');
 $primary->safe_psql('postgres', 'CREATE TABLE stays AS SELECT 1 AS a');
 $primary->wait_for_replay_catchup($standby);
 
-# The check, which a monitoring system runs on all servers alike.
+# The check, which a monitoring system runs on all servers.
 my %query = (manual_queries('lazydrop.sgml'), monitoring_queries());
 my $check = $query{'lazydrop_check.sql'};
 
@@ -63,7 +63,7 @@ sub check
 
 is(check($standby), 'UNKNOWN', 'the check knows stock');
 
-# --- swap ------------------------------------------------------------------------------------
+# --- swap -------------------------------------------------------------------
 
 $standby->stop;
 start_as($standby, 'fork');
@@ -81,7 +81,7 @@ ok( $standby->poll_query_until(
 	'its worker is there');
 is(check($standby), 'OK', 'the check is content');
 
-# --- a storm of drops ---------------------------------------------------------------------------
+# --- a storm of drops -------------------------------------------------------
 
 $primary->safe_psql(
 	'postgres', qq{
@@ -107,7 +107,8 @@ is($stats->{passes}, 0, 'without a pass');
 is(check($standby, "\\set warning 0\n"), 'WARNING', 'the check warns');
 is(check($standby, "\\set critical 0\n"), 'CRITICAL', 'or says more');
 
-# What the manual and the files for monitoring offer runs here, without the extension.
+# The queries in the manual and in the files for monitoring run here, without the
+# extension.
 foreach my $id (sort keys %query)
 {
 	my ($status, $out, $err) = $standby->psql('postgres', $query{$id});
@@ -118,7 +119,7 @@ my ($status, $out, $err) =
   $standby->psql('postgres', 'CREATE EXTENSION pg_lazydrop');
 like($err, qr/read-only transaction/, 'there is no extension on a standby');
 
-# As the manual says: a shorter delay is a matter of a reload.
+# According to the manual, a reload is enough to shorten the delay.
 $standby->safe_psql('postgres',
 	q{ALTER SYSTEM SET lazydrop.pass_delay = '0'});
 $standby->reload;
@@ -134,9 +135,9 @@ is_deeply([ grep { -e $standby->data_dir . "/$_" } split /\n/, $filepaths ],
 	[], 'files are gone');
 is(check($standby), 'OK', 'the check is content again');
 
-# --- and back --------------------------------------------------------------------------------------
+# --- and back to stock ------------------------------------------------------
 
-# With something pending, so that there is something to be forgotten.
+# Something is pending, so that there is an entry to forget.
 $standby->safe_psql('postgres', 'ALTER SYSTEM RESET lazydrop.pass_delay');
 $standby->reload;
 $primary->safe_psql('postgres',
@@ -155,14 +156,14 @@ $primary->wait_for_replay_catchup($standby);
 is($standby->safe_psql('postgres', 'SELECT sum(a) FROM stays'),
 	'3', 'it goes on as a standby');
 
-# --- the extension in a stock server ------------------------------------------------------------------
+# --- the extension in a stock server ----------------------------------------
 
-# As if an operator had copied the fork's files into stock's directories.
+# This is like an operator copying the fork's files into stock's directories.
 my ($fork_libdir) = run_command([ 'pg_config', '--pkglibdir' ]);
 my ($fork_share) = run_command([ 'pg_config', '--sharedir' ]);
 my ($version) = run_command([ "$stock/bin/postgres", '--version' ]);
 $version =~ s/^.* (\S+)$/$1/;
-# PostgreSQL 17 has no extension_control_path, so there only the library.
+# PostgreSQL 17 has no extension_control_path, so only the library is tested there.
 my $has_path = pg_major() >= 18;
 my $load = $has_path ? 'CREATE EXTENSION pg_lazydrop' : q{LOAD 'pg_lazydrop'};
 SKIP:
@@ -190,7 +191,7 @@ SKIP:
 $standby->stop;
 $primary->stop;
 
-# Loaded when the server starts, where there may be no lazy drop yet.
+# Load the library at the start of the server, when the lazy drop may not exist yet.
 SKIP:
 {
 	skip 'PostgreSQL 17 has no extension_control_path', 1 if !$has_path;
@@ -208,7 +209,7 @@ SKIP:
 	$primary->stop;
 }
 
-# A database with the extension, opened by a stock server that does not have it.
+# A database with the extension is opened by a stock server that does not have it.
 my $node = PostgreSQL::Test::Cluster->new('node');
 $node->init;
 start_as($node, 'fork');

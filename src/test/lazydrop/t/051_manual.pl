@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The manual against the server.  It describes every setting with its default, every
-# key of lazydrop.stats and lazydrop.cache_stats, every column of the views and every
-# wait event, and none that does not exist.  ("make docs" validates the markup.)  Its
-# cross-references, and the settings that README names, exist, and so do the files that Markdown
-# files link to.
-# lazydrop_exporter.yml describes every metric that its queries return.
+# Compare the manual with the server.  The manual must describe every setting with its
+# default, every key of lazydrop.stats and lazydrop.cache_stats, every column of the views
+# and every wait event, and none that does not exist.  ("make docs" validates the markup.)
+# The targets of its cross-references, the settings that README names, and the files that
+# Markdown files link to must exist.  lazydrop_exporter.yml must describe every metric
+# that its queries return.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ sub lines
 	return split /\n/, $node->safe_psql('postgres', $query);
 }
 
-# What is not in both lists.
+# Check that two lists have the same elements.
 sub is_same_set
 {
 	my ($got, $expected, $what) = @_;
@@ -46,12 +46,12 @@ sub is_same_set
 	return;
 }
 
-# --- settings ---------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------
 
 my @settings = lines(
 	q{SELECT name FROM pg_settings WHERE name LIKE 'lazydrop.%' ORDER BY name}
 );
-# pg_settings leaves these out.
+# pg_settings does not show these.
 my @shown = ('lazydrop.stats', 'lazydrop.cache_stats', 'lazydrop.advice');
 is_same_set(
 	[ $chapter =~ /<varlistentry id="guc-\S+" xreflabel="([^"]+)">/g ],
@@ -63,7 +63,7 @@ cmp_ok(scalar(keys %named), '>=', 2, 'README names settings');
 is_deeply([ sort grep { !$setting{$_} } keys %named ],
 	[], 'and none that is not there');
 
-# An image that git ignores is missing in a clone.
+# An image that git ignores would be missing in a clone.
 my (@links, @dead);
 foreach my $file (
 	glob("'$top'/*.md '$top'/{bench,bench/patroni,doc/upstream,patches}/*.md"))
@@ -109,11 +109,12 @@ foreach my $name (@settings)
 		"and when it takes effect");
 }
 
-# --- lazydrop.stats and lazydrop.cache_stats ----------------------------------------------------
+# --- lazydrop.stats and lazydrop.cache_stats --------------------------------
 
 my @keys =
   keys %{ decode_json($node->safe_psql('postgres', 'SHOW lazydrop.stats')) };
-# They are the columns of the view, but for those that the manual names.
+# The keys are the columns of the view, except those for which the manual has another
+# name.
 my %instead = $chapter =~
   m{<literal>(\w+)</literal>\s+(?:stands\s+)?for\s+<structfield>(\w+)</structfield>}g;
 cmp_ok(scalar(keys %instead), '>=', 1, 'some have other names');
@@ -136,7 +137,7 @@ is_same_set(
 	],
 	'keys of lazydrop.cache_stats are the columns of pg_stat_lazydrop_cache');
 
-# --- views ------------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------
 
 foreach my $view ('pg_stat_lazydrop', 'pg_stat_lazydrop_cache',
 	'pg_lazydrop_pending', 'pg_lazydrop_advice')
@@ -174,7 +175,7 @@ is_same_set(
 	],
 	'functions in the manual');
 
-# --- wait events ------------------------------------------------------------------------------------
+# --- wait events ------------------------------------------------------------
 
 is_same_set(
 	[ $chapter =~ m{<entry><literal>(LazyDrop\w+)</literal></entry>}g ],
@@ -184,9 +185,9 @@ is_same_set(
 	],
 	'wait events in the manual');
 
-# --- queries -----------------------------------------------------------------------------------------
+# --- queries ----------------------------------------------------------------
 
-# On a primary; 050_swap_standby.pl runs them on a standby.
+# Run the queries on a primary; 050_swap_standby.pl runs them on a standby.
 my %query =
   (manual_queries('lazydrop.sgml'), manual_queries('pglazydrop.sgml'));
 my @offered =
@@ -202,9 +203,9 @@ foreach my $id (sort keys %query)
 	note $out;
 }
 
-# --- metrics -----------------------------------------------------------------------------------------
+# --- metrics ----------------------------------------------------------------
 
-# What a query of the exporter returns has a description.
+# Everything that a query of the exporter returns must have a description.
 my $exporter = slurp_file("$top/contrib/pg_lazydrop/lazydrop_exporter.yml");
 my %metrics;
 foreach my $part (split /^(?=\w)/m, $exporter)

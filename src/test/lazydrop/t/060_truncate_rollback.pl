@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# TRUNCATE empties files in place if a rollback discards them.  ALTER TABLE SET
-# TABLESPACE gives the table a new file, but the indexes keep theirs.  A rollback
-# brings back the table's rows, and must not find the indexes empty.
+# TRUNCATE empties files in place if a rollback will discard them anyway.  ALTER TABLE SET
+# TABLESPACE gives the table a new file, but the indexes keep their files.  A rollback
+# restores the rows of the table, and must not leave the indexes empty.
 #
 # See doc/upstream/truncate-rollback.md.
 
@@ -16,7 +16,8 @@ use PostgreSQL::Test::Utils;
 use StockFault qw(check_fault new_node configure);
 use Test::More;
 
-# What is done to table t in a transaction that is rolled back, or in a part of one.
+# Statements that change table t in a transaction that is rolled back, or partly rolled
+# back.
 my %moves = (
 	'a table' =>
 	  'BEGIN; ALTER TABLE t SET TABLESPACE other; TRUNCATE t; ROLLBACK',
@@ -35,7 +36,7 @@ my %moves = (
 	  'BEGIN; ALTER TABLE t SET TABLESPACE other; ALTER INDEX t_pkey SET TABLESPACE other;'
 	  . ' ALTER INDEX t_b_idx SET TABLESPACE other; TRUNCATE t; ROLLBACK',);
 
-# A truncation in place remains one, where all files are new.
+# If all files are new, the truncation is still done in place.
 my %in_place = (
 	'a new table' => 'CREATE TABLE n (a int PRIMARY KEY, c text)',
 	'a rewritten table' => 'TRUNCATE old');
@@ -71,7 +72,8 @@ check_fault(
 				INSERT INTO t SELECT g, g, repeat('x', 3000) FROM generate_series(1, 100) g;
 				});
 			$node->safe_psql('postgres', $moves{$name});
-			# By the table, by each index, and by what the TOAST table has.
+			# Count the rows by a scan of the table, by each index, and by the values in
+			# the TOAST table.
 			my $found = $node->safe_psql(
 				'postgres', q{
 				SELECT count(*) FROM t WHERE a + 0 > 0;

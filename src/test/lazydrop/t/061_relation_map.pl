@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Replay of a relation map whose database no longer has a directory, because later WAL
-# removes it.  Replay begins after the record that made the directory in three cases: a
-# standby that has replayed the drop crashes before a restartpoint; a base backup is
-# taken meanwhile; a server crashes after a CREATE DATABASE that failed.
+# Replay of a change of a relation map whose database no longer has a directory, because
+# later WAL removes it.  Replay begins after the record that created the directory in
+# three cases: a standby that has replayed the drop crashes before a restartpoint; a base
+# backup is taken meanwhile; a server crashes after a failed CREATE DATABASE.
 #
 # See doc/upstream/relation-map.md.
 
@@ -21,7 +21,7 @@ use StockFault
   begin_copy end_lease);
 use Test::More;
 
-# Returns what is wrong with a server that starts.
+# Start a server, and return the error if that fails.
 sub try_start
 {
 	my ($node, $oid) = @_;
@@ -35,7 +35,8 @@ sub try_start
 	return '';
 }
 
-# The index of a mapped catalog is written, then a checkpoint begins, and then the map is.
+# The index of a mapped catalog is written, then a checkpoint begins, and then the map is
+# written.
 sub drop_after_map
 {
 	my $primary = start_primary('checkpoint_timeout' => '1h');
@@ -94,8 +95,8 @@ sub drop_after_map
 
 check_fault('DROP DATABASE', \&drop_after_map);
 
-# CREATE DATABASE is held when it has made the directory, and comes to the map of its
-# template, which it goes on to copy.
+# CREATE DATABASE is held when it has created the directory and reaches the map of its
+# template, which it copies next.
 sub fail_to_create
 {
 	my $node = new_node('node');
@@ -116,7 +117,7 @@ sub fail_to_create
 	end_lease($lease);
 	$session->quit;
 
-	# after which all of that is in WAL
+	# After this, all of these records have been flushed.
 	$node->safe_psql('postgres', 'CREATE TABLE t (a int)');
 	die 'CREATE DATABASE did not fail' if database_directories($node, $new);
 	$node->stop('immediate');

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# CREATE UNLOGGED TABLE is rolled back, and the server crashes before the abort is in
-# WAL.  The init fork is gone then, and replay makes it again.  Of the main fork, an
-# empty file is left that waits for a checkpoint.  That file must not keep the server
-# from starting.
+# CREATE UNLOGGED TABLE is rolled back, and the server crashes before the abort record is
+# flushed.  The init fork has been removed then, and replay creates it again.  An empty
+# file is left of the main fork, until a checkpoint would remove it.  That file must not
+# prevent the server from starting.
 #
 # See doc/upstream/unlogged-rollback.md.
 
@@ -18,8 +18,8 @@ use Test::More;
 
 plan skip_all => 'needs signals' if $windows_os;
 
-# Returns what is wrong with a server after such a crash, which begins as a standby and is
-# promoted if that is asked for.
+# Returns a description of the errors of a server after such a crash.  It starts as a
+# standby and is promoted if "promote" is set.
 sub crash
 {
 	my ($promote) = @_;
@@ -33,7 +33,7 @@ sub crash
 		INSERT INTO kept SELECT g, g FROM generate_series(1, 100) g;
 		CHECKPOINT});
 
-	# The abort reaches WAL by the WAL writer only.
+	# Only the WAL writer flushes the abort record.
 	my $pid = $node->safe_psql('postgres',
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
 	kill('STOP', $pid);

@@ -1,9 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# With wal_level = minimal, the init fork of a copy of an unlogged relation must survive
-# a crash.  CREATE DATABASE with STRATEGY wal_log leaves its pages in shared buffers
-# only.  ALTER INDEX SET TABLESPACE writes them, but does not sync them before a
-# checkpoint.
+# With wal_level = minimal, the init fork of a copy of an unlogged relation must survive a
+# crash.  CREATE DATABASE with STRATEGY wal_log leaves its pages only in shared buffers.
+# ALTER INDEX SET TABLESPACE writes them, but does not sync them before a checkpoint.
 #
 # See doc/upstream/init-forks.md.
 
@@ -33,7 +32,7 @@ sub start_node
 	return $node;
 }
 
-# Returns what is wrong with the tables of a database.
+# Returns the errors of inserting into the tables of a database.
 sub try_tables
 {
 	my ($node, $database, @tables) = @_;
@@ -72,7 +71,7 @@ sub create_database
 
 check_fault('CREATE DATABASE by WAL', \&create_database);
 
-# What was not synced is lost.
+# Data that was not synced is lost.
 sub set_tablespace
 {
 	my $node = start_node();

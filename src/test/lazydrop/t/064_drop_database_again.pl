@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A DROP DATABASE that ends after it has removed directories, and before the record of
-# that is flushed, leaves an invalid database.  When the command is repeated, standbys
-# must remove their directories as well, whether or not the primary has any left.
+# If DROP DATABASE is interrupted after it has removed directories, and before the record
+# of the removal is flushed, it leaves an invalid database.  When the command is repeated,
+# standbys must remove their directories as well, whether or not the primary has any left.
 #
-# One standby is the server under test, and another is stock, which must be able to
-# read the record.
+# One standby is the server under test.  Another one is stock, which must be able to read
+# the record.
 #
 # See doc/upstream/drop-database-again.md.
 
@@ -36,14 +36,14 @@ sub scenario
 	my @standbys = (start_standby($primary));
 	push @standbys, start_standby($primary, node => new_node('stock', 1))
 	  if $ENV{LAZYDROP_STOCK} && !kind_is('stock');
-	# The database has nothing in the second one, on any server.
+	# On all servers, the database has no files in the second tablespace.
 	$primary->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''")
 	  foreach qw(ts unused);
 
 	my @wrong;
 	foreach my $how ('terminate', 'crash')
 	{
-		# What is interrupted is as in stock.
+		# The interrupted command is the same as in stock.
 		reload_with($primary, 'lazydrop.enabled' => 'off')
 		  if kind_is('fork');
 		$primary->safe_psql('postgres', 'CREATE DATABASE d');
@@ -57,7 +57,7 @@ sub scenario
 		interrupt_removal($primary,
 			begin_removal($primary, $path, 'DROP DATABASE d'), $how);
 		die "$base is there, or $path is not" if -e $base || !-e $path;
-		# as a moment later
+		# Remove the rest, which the interrupted command would have done a moment later.
 		rmtree($path) if $how eq 'crash';
 
 		reload_with($primary, 'lazydrop.enabled' => 'on')

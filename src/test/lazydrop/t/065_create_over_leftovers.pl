@@ -1,12 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A primary crashes while a transaction has a table in a directory of its database.
-# The operator removes what is left of the directory, because it keeps the database from
-# being moved there.  A standby keeps the directory, and has pages and sync requests for
-# the files in it.  Then the database is moved.  Replay of the copy removes the old
-# files, but in stock PostgreSQL the pages and the requests stay.  If the pages are
-# dirty, replay fails, at each start.  If they have been written, the next restartpoint
-# ends with a PANIC.
+# A primary crashes while a transaction has a table in a directory of its database.  The
+# operator removes the rest of the directory, because it prevents the database from being
+# moved there.  A standby keeps the directory, and has pages and sync requests for its
+# files.  Then the database is moved.  Replay of the copy removes the old files, but in
+# stock PostgreSQL the pages and the requests stay.  If the pages are dirty, replay fails
+# at each start.  If they have been written, the next restartpoint ends with a PANIC.
 #
 # See doc/upstream/create-over-leftovers.md.
 
@@ -23,7 +22,7 @@ use PostgreSQL::Test::Utils;
 use StockFault qw(check_fault start_primary start_standby log_has);
 use Test::More;
 
-# "written" says whether the standby has written the pages, which leaves a request to sync
+# If "written" is set, the standby has written the pages, which leaves a request to sync
 # the file.  Otherwise they are dirty.
 sub play
 {
@@ -53,8 +52,8 @@ sub play
 	eval { $session->quit };
 	$primary->start;
 
-	# It belongs to nothing, and ALTER DATABASE refuses to move the database to where it
-	# is.
+	# The file belongs to no relation, and ALTER DATABASE refuses to move the database
+	# into its directory.
 	my $directory = $path =~ s{/\d+$}{}r;
 	my ($failed, $out, $err) =
 	  $primary->psql('postgres', 'ALTER DATABASE d SET TABLESPACE there');
@@ -64,9 +63,9 @@ sub play
 		'what the crash has left is in the way');
 	rmtree($primary->data_dir . "/$directory");
 
-	# The record that the old directory is removed comes after the commit.  In stock
-	# PostgreSQL its replay would forget the requests for the new directory, too; so a
-	# standby that waits there, as it may, is caught.
+	# The record of the removal of the old directory follows the commit.  In stock
+	# PostgreSQL, its replay would forget the requests for the new directory, too.  A
+	# standby that waits there, which may happen, has the fault.
 	$standby->append_conf('postgresql.conf',
 		"recovery_min_apply_delay = '1h'\n");
 	$standby->reload;
@@ -83,7 +82,7 @@ sub play
 	  psql($standby->connstr('postgres'), '-c' => 'CHECKPOINT');
 	return '' if $succeeds;
 
-	# That the server is started again is no help when it comes to the same.
+	# A restart of the server does not help if it fails again in the same way.
 	my $wrong = log_has($standby, qr/PANIC|FATAL:  could not open file/);
 	if (!$written)
 	{

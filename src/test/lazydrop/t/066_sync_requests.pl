@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # Replay of ALTER DATABASE SET TABLESPACE ends with the removal of the old directory.
-# Stock PostgreSQL then forgets the sync requests for all files of the database,
-# including those in third tablespaces, which live on.  The next restartpoint does not
-# sync them, so their contents can be lost when the operating system crashes.
+# Stock PostgreSQL then forgets the sync requests for all files of the database, including
+# files in other tablespaces, which still exist.  The next restartpoint does not sync
+# them, so their contents can be lost if the operating system crashes.
 #
 # See doc/upstream/sync-requests.md.
 
@@ -20,7 +20,8 @@ use Test::More;
 
 my $tables = 50;
 
-# How many files a restartpoint of now syncs, and one that replay makes before.
+# Make a restartpoint, and return the number of files that it has synced, together with a
+# restartpoint that replay may make before it.
 sub restartpoint
 {
 	my ($primary, $standby) = @_;
@@ -57,8 +58,9 @@ check_fault(
 		my $standby = start_standby($primary, fsync => 'on');
 		restartpoint($primary, $standby);
 
-		# Replay of the copy writes what is dirty, wherever it is.  The restartpoint that
-		# the fork makes before the old directory is removed would sync that; so it fails.
+		# Replay of the copy writes all dirty pages of the database, in any tablespace.
+		# The fork makes a restartpoint before the old directory is removed, which would
+		# sync these files.  Let that restartpoint fail.
 		fill($primary, 'CREATE TABLE t%d TABLESPACE third AS SELECT 1 AS a');
 		my $mappings = $standby->data_dir . '/pg_logical/mappings';
 		rename($mappings, "$mappings.away") or die $!;
@@ -70,7 +72,7 @@ check_fault(
 		return "a restartpoint has synced $files files, not $tables or more"
 		  if $files < $tables;
 
-		# A database that is dropped has nothing that lives on.
+		# If a database is dropped, none of its files still exists.
 		fill($primary, 'INSERT INTO t%d VALUES (2)');
 		$primary->safe_psql('postgres', 'DROP DATABASE d');
 		$files = restartpoint($primary, $standby);

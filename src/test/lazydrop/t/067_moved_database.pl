@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby has replayed a copy of a database's files, and then a change or the removal
-# of the source, and crashes.  Its replay must not begin before the copy again, because
-# the source is gone or has changed.  This also applies if another copy was made before
-# the checkpoint that the primary made after the first one was complete.
+# A standby has replayed a copy of a database's files, and then a change or the removal of
+# the source, and crashes.  Replay must not start again at a point before the copy,
+# because the source is gone or has changed.  This also applies if another copy was made
+# before the primary's checkpoint after the first copy was complete.
 #
 # See doc/upstream/moved-database.md.
 
@@ -20,7 +20,7 @@ use StockFault
   qw(check_fault start_primary start_standby can_lease begin_copy end_lease);
 use Test::More;
 
-# Of each source, where its copy is, and what is done on the primary.
+# For each source, the name of its copy, and the commands that are run on the primary.
 my %copies = (
 	moved => {
 		copy => 'moved',
@@ -59,7 +59,7 @@ check_fault(
 				});
 		}
 
-		# Replay begins after the sources have been made.
+		# Replay begins after the sources have been created.
 		my $standby = start_standby($primary);
 
 		foreach my $source (sort keys %copies)
@@ -85,7 +85,7 @@ check_fault(
 		my @wrong;
 		foreach my $source (sort keys %copies)
 		{
-			# psql that cannot connect does not read the query.
+			# If psql cannot connect, it does not read the query.
 			my (undef, $out, $err) = eval {
 				$standby->psql($copies{$source}{copy},
 					'SELECT count(*) FROM t');
@@ -96,7 +96,7 @@ check_fault(
 		return join('; ', @wrong);
 	});
 
-# CREATE DATABASE is held when it comes to the first file.
+# Start CREATE DATABASE, which is held when it reaches the first file.
 sub begin_file_copy
 {
 	my ($node, $source, $copy) = @_;
@@ -104,7 +104,7 @@ sub begin_file_copy
 		"CREATE DATABASE $copy TEMPLATE $source STRATEGY file_copy");
 }
 
-# The primary is of the fork, which can be held in a checkpoint: where it hides files.
+# The primary runs the fork, which can be held in a checkpoint while it hides files.
 my $count = 0;
 
 sub copy_twice
@@ -139,7 +139,8 @@ sub copy_twice
 		"SELECT wait_event ~ '^Checkpoint' FROM pg_stat_activity WHERE pid = $pid2"
 	) or die 'the second copy is not made';
 
-	# It ends.  The one after the second copy comes to files, too, and is held.
+	# This checkpoint ends.  The checkpoint after the second copy finds files to hide,
+	# too, and is held.
 	$primary->safe_psql('postgres', "DROP TABLE dropped$_") foreach 1 .. 10;
 	my $query = 'SELECT redo_lsn FROM pg_control_checkpoint()';
 	my $redo = $primary->safe_psql('postgres', $query);

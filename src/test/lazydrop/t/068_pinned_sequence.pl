@@ -1,9 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# ALTER SEQUENCE replaces the file of a sequence while a cursor has its page pinned.  On
-# a standby, the cursor must not hold up replay for longer than
-# max_standby_streaming_delay.  On a primary, the process that waits for the cursor must
-# not use up a CPU.
+# ALTER SEQUENCE replaces the file of a sequence while a cursor has its page pinned.  On a
+# standby, the cursor must not delay replay for longer than max_standby_streaming_delay.
+# On a primary, the process that waits for the cursor must not consume a whole CPU.
 #
 # See doc/upstream/pinned-sequence.md.
 
@@ -20,7 +19,7 @@ use Time::HiRes qw(time usleep);
 
 plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
 
-# CPU time of a process in hundredths of a second
+# Returns the CPU time of a process in hundredths of a second.
 sub cpu_time
 {
 	my ($pid) = @_;
@@ -29,8 +28,8 @@ sub cpu_time
 	return $fields[11] + $fields[12];
 }
 
-# How much of a CPU a process has used, and for how many seconds, until $done says so, or
-# for at most $limit seconds.
+# Watch a process until $done returns true, or for at most $limit seconds.  Returns the
+# result of $done, and the share of a CPU that the process has used.
 sub watch
 {
 	my ($pid, $limit, $done) = @_;
@@ -51,7 +50,7 @@ sub start_with_sequence
 	return $node;
 }
 
-# A session with a cursor on the sequence.
+# Open a session with a cursor on the sequence.
 sub open_cursor
 {
 	my ($node) = @_;

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A checkpoint writes the state file of a prepared transaction and does not complete.
-# For recovery, which begins at the checkpoint before, that transaction is in the future
-# or not yet prepared.  Recovery must remove the file, or know the transaction exactly
-# once, and not lose it.  The same applies to a base backup that contains such a file of
-# a later checkpoint.
+# A checkpoint writes the state file of a prepared transaction, and then fails.  Recovery
+# begins at the previous checkpoint, for which that transaction is in the future or not
+# prepared yet.  Recovery must remove the file, or recover the transaction exactly once,
+# and must not lose it.  The same applies to a base backup that contains such a file of a
+# later checkpoint.
 #
 # See doc/upstream/future-transaction.md.
 
@@ -26,7 +26,7 @@ sub start_with_table
 	return $node;
 }
 
-# Prepare $gid, which inserts $i, some transactions after the last one.
+# Prepare transaction $gid, which inserts $i, after a few other transactions.
 sub prepare
 {
 	my ($node, $gid, $i) = @_;
@@ -36,7 +36,7 @@ sub prepare
 	return;
 }
 
-# The path of the state file of $gid.
+# Returns the path of the state file of transaction $gid.
 sub state_file
 {
 	my ($primary, $gid) = @_;
@@ -46,7 +46,7 @@ sub state_file
 	  );
 }
 
-# What is wrong with the prepared transactions of a server.
+# Returns a description of errors in the prepared transactions of a server.
 sub verify
 {
 	my ($node, @gids) = @_;
@@ -60,7 +60,7 @@ sub verify
 	return $count == @gids ? '' : "$count rows";
 }
 
-# What has kept a server from starting.
+# Start a server, and return the error if that fails.
 sub start_error
 {
 	my ($node) = @_;
@@ -68,7 +68,8 @@ sub start_error
 	return log_has($node, qr/TRAP|FATAL/) || 'does not start';
 }
 
-# Something in the place of the second file makes a checkpoint fail after the first one.
+# A directory in place of the second state file makes a checkpoint fail after it has
+# written the first one.
 sub hinder_checkpoint
 {
 	my ($node, $file) = @_;
@@ -98,7 +99,7 @@ check_fault(
 		my $primary = start_with_table();
 		my $standby = start_standby($primary);
 
-		# It is a transaction of the past, but has been prepared since.
+		# The transaction has an older XID, but is prepared later.
 		my $session = $primary->background_psql('postgres');
 		$session->query_safe('BEGIN; INSERT INTO t VALUES (1)');
 		$primary->safe_psql('postgres', 'SELECT txid_current()');
@@ -158,7 +159,8 @@ check_fault(
 		return verify($node, 'a');
 	});
 
-# A server on which a transaction of the past has been prepared since a checkpoint.
+# Start a server on which a transaction has been prepared since a checkpoint, but has an
+# XID from before the checkpoint.
 sub start_with_old_transaction
 {
 	my $node = start_with_table();
@@ -171,7 +173,8 @@ sub start_with_old_transaction
 	return $node;
 }
 
-# Recovery begins with its state file, so there must be none that could not be written.
+# Recovery reads this state file first, so a file that could not be written must not
+# exist.
 if (-c '/dev/full')
 {
 	check_fault(
@@ -183,7 +186,7 @@ if (-c '/dev/full')
 			$node->psql('postgres', 'CHECKPOINT');
 			$node->stop('immediate');
 
-			# On a disk, this is what there would be.
+			# This is the file that would be left on a full disk.
 			if (-l $path)
 			{
 				unlink($path);
@@ -197,8 +200,9 @@ else
 	note 'there is no device that is full';
 }
 
-# When it cannot be removed, the transaction must not be forgotten.  Stock has no need to
-# remove it.  A checkpoint that dies before its end is one that has not changed pg_control.
+# If the file cannot be removed, the transaction must not be lost.  Stock does not have to
+# remove it.  To simulate a checkpoint that fails before its end, restore the old
+# pg_control.
 check_fault(
 	'directory that cannot be written to',
 	sub {

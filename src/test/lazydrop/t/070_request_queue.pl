@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A transaction that removes files at its end waits for room in the checkpointer's
-# queue, which is short when shared_buffers is small.  When the postmaster is killed
-# meanwhile, the process exits.  In stock PostgreSQL it aborts its transaction on the
-# way out.  For a committed transaction, that is a PANIC; for an aborted one, it is a
-# second abort record or a failed assertion.  A transaction that is still in progress
-# must be aborted, since a checkpoint may wait for it.
+# A transaction that removes files at its end waits for room in the checkpointer's queue,
+# which is short if shared_buffers is small.  If the postmaster is killed meanwhile, the
+# process exits.  In stock PostgreSQL it aborts its transaction while it exits.  For a
+# committed transaction, this is a PANIC; for an aborted one, a second abort record or a
+# failed assertion.  A transaction that is still in progress must be aborted, because a
+# checkpoint may wait for it.
 #
 # See doc/upstream/request-queue.md.
 
@@ -23,10 +23,11 @@ use Test::More;
 
 plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
 
-# More than the queue of 16 has room for.
+# More than the queue's 16 slots.
 my $tables = 20;
 
-# Run SQL, and then a statement that removes files; kill the postmaster in that.
+# Run SQL, and then a statement that removes files.  Kill the postmaster during that
+# statement.
 sub play
 {
 	my ($sql, $statement) = @_;
@@ -88,16 +89,17 @@ check_fault(
 check_fault('a rollback that waits for room in the queue',
 	sub { play(each_table('CREATE TABLE new%d ()'), 'ROLLBACK') });
 
-# VACUUM that truncates pg_multixact keeps checkpoints from starting while it waits for
-# room.  A checkpointer that waits for it must not do so for ever.  Stock has no fault here.
+# When VACUUM truncates pg_multixact, it prevents checkpoints from starting while it waits
+# for room.  A checkpointer that waits for VACUUM must not do so indefinitely.  Stock has
+# no fault here.
 {
 	my $node = PostgreSQL::Test::Cluster->new('vacuum');
 	$node->init;
 	$node->append_conf('postgresql.conf',
 		"autovacuum = off\nbgwriter_lru_maxpages = 0\nshared_buffers = 128kB\n"
 	);
-	# A hundred segments of members, of which there is none, and the first page of the
-	# next one.
+	# There are a hundred segments of members, none of which exists, and the first page of
+	# the next one.
 	command_ok(
 		[
 			'pg_resetwal',

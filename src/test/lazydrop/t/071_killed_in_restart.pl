@@ -1,12 +1,14 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A process crashes, and another one does so while the postmaster restarts the server.
-# The postmaster of stock PostgreSQL ignores that.  If it was the startup process, the
-# postmaster waits for it for ever.  If it was another process, shared memory stays as
-# that process has left it, and replay waits for ever for it to take part in a barrier.
+# A process crashes, and another process crashes while the postmaster restarts the server.
+# The postmaster of stock PostgreSQL ignores the second crash.  If it was the startup
+# process that crashed, the postmaster waits for it indefinitely.  If it was another
+# process, shared memory stays as that process has left it, and replay waits indefinitely
+# for the process to take part in a barrier.
 #
-# That of PostgreSQL 17 logs nothing, either, but kills what is left after five seconds, so
-# it has the fault only if the restart ends before that, which this one does not.
+# The postmaster of PostgreSQL 17 logs nothing, either, but it kills the remaining
+# processes after five seconds.  It has the fault only if the restart takes less time than
+# that, which is not the case here.
 #
 # See doc/upstream/killed-in-restart.md.
 
@@ -26,8 +28,8 @@ use Test::More;
 
 plan skip_all => 'needs /proc' if !-r '/proc/self/stat';
 
-# A restore command that holds the startup process before it replays anything: it says
-# so, and waits for a lock.
+# This restore command holds the startup process before it replays anything.  It reports
+# that it has been called, and waits for a lock.
 my $dir = PostgreSQL::Test::Utils::tempdir;
 mkfifo("$dir/held", 0600) or die "could not create fifo: $!";
 append_to_file("$dir/restore", <<'EOS');
@@ -41,7 +43,7 @@ flock($lock, LOCK_EX) or die $!;
 exit 1;
 EOS
 
-# The child of a server's postmaster with this title, or none.
+# Returns the child process with this title, if the postmaster has one.
 sub find_child
 {
 	my ($postmaster, $title) = @_;
@@ -55,7 +57,7 @@ sub find_child
 	return;
 }
 
-# The same, which may have to set its title first, as with EXEC_BACKEND.
+# Like find_child(), but wait until the process has set its title, as with EXEC_BACKEND.
 sub child
 {
 	my ($postmaster, $title) = @_;
@@ -65,8 +67,8 @@ sub child
 	return $pid;
 }
 
-# A standby that restarts after a crash, and replays DROP DATABASE again, when "title" is
-# killed.
+# A standby restarts after a crash, and replays DROP DATABASE again.  The process with
+# this title is killed meanwhile.
 sub play
 {
 	my ($title) = @_;
@@ -81,7 +83,7 @@ sub play
 	my ($postmaster) =
 	  slurp_file($standby->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 
-	# One crash, and when the server starts again, another.
+	# Cause one crash, and another one when the server starts again.
 	open(my $lock, '>>', "$dir/lock") or die $!;
 	flock($lock, LOCK_EX) or die $!;
 	append_to_file("$dir/hold", '');
@@ -102,7 +104,8 @@ sub play
 	my $log = sub { return slurp_file($standby->logfile, $offset) };
 	if ($title eq 'startup')
 	{
-		# The postmaster has reacted, if it does, when it has looked at a connection.
+		# If the postmaster reacts at all, it has done so after it has processed a
+		# connection.
 		psql($standby->connstr('postgres'), '-c' => 'SELECT 1');
 		return 'the postmaster takes no notice'
 		  if $log->() !~ /startup process .* was terminated by signal 9/;

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# ALTER DATABASE SET TABLESPACE crashes while it removes the old directory.  Standbys
-# must remove theirs as well, including one made from a base backup that began
-# meanwhile.  With wal_level = minimal, recovery must not remove what has been created
-# in the directory since.
+# The server crashes while ALTER DATABASE SET TABLESPACE removes the old directory.
+# Standbys must remove their directories as well, including a standby made from a base
+# backup that began meanwhile.  With wal_level = minimal, recovery must not remove files
+# that have been created in the directory since.
 #
 # See doc/upstream/moved-directory.md.
 
@@ -24,8 +24,8 @@ use Test::More;
 plan skip_all => 'needs directories that cannot be written to'
   if $windows_os || $> == 0;
 
-# Begin to move a database.  Returns what begin_removal does, the database's OID and its
-# directory.
+# Start to move a database.  Returns the result of begin_removal, the database's OID and
+# its directory.
 sub begin_move
 {
 	my ($primary, $database) = @_;
@@ -65,14 +65,14 @@ sub scenario
 	my ($removal, $oid, $path) = begin_move($primary, 'd');
 	interrupt_removal($primary, $removal, 'crash');
 
-	# as a moment later
+	# Remove the rest, which the interrupted command would have done a moment later.
 	rmtree($path);
 	$primary->safe_psql('postgres', 'CREATE TABLE after_it (a int)');
 	$primary->wait_for_replay_catchup($standby);
 	wait_for_nothing($primary, $standby) if !kind_is('stock');
 	my @wrong = left_behind($oid, $primary, $standby);
 
-	# Stock makes the record last, and so does not have this one.
+	# Stock writes this record last, so it does not have this case.
 	if (!kind_is('stock'))
 	{
 		($removal, $oid, $path) = begin_move($primary, 'e');

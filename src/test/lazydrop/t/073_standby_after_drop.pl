@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby that crashes while it replays DROP DATABASE must not reach consistency, at
-# its next start, before it has replayed that record again.  Until then, records that
-# changed the database find its files gone.
+# A standby that crashes while it replays DROP DATABASE must not reach consistency, at its
+# next start, before it has replayed that record again.  Until then, records that changed
+# the database do not find its files.
 #
 # See doc/upstream/standby-after-drop.md.
 
@@ -30,7 +30,8 @@ sub scenario
 	$primary->wait_for_replay_catchup($standby);
 	$standby->safe_psql('postgres', 'CHECKPOINT');
 
-	# Replay stops at the commit of DROP DATABASE, which would move the minimum recovery point.
+	# Replay stops at the commit of DROP DATABASE, which would advance the minimum
+	# recovery point.
 	$primary->safe_psql('d', 'INSERT INTO t VALUES (2)');
 	$primary->wait_for_replay_catchup($standby);
 	reload_with($standby, 'recovery_min_apply_delay' => '1h');

@@ -1,10 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A standby has replayed a copy of a database's files and goes on.  Then the source
-# changes.  If it crashed after that and before a restartpoint past the copy, it would
-# copy the changed source.  So replay of the change waits for the restartpoint, which is
-# held here, and nothing else waits (rule R17).  The standby is killed before and after
-# the restartpoint, and must have what the primary has.
+# A standby has replayed a copy of a database's files and continues.  Then the source
+# changes.  If the standby crashed after that, and before a restartpoint later than the
+# copy, it would copy the changed source.  Replay of the change therefore waits for the
+# restartpoint, which is held here, and nothing else waits (rule R17).  The standby is
+# killed before and after the restartpoint, and must have the same contents as the
+# primary.
 
 use strict;
 use warnings FATAL => 'all';
@@ -32,7 +33,7 @@ sub on_primary
 	return;
 }
 
-# A restartpoint past everything; replay begins there after a crash.
+# Make a restartpoint later than all records; after a crash, replay begins there.
 sub restartpoint
 {
 	on_primary('postgres', 'CHECKPOINT');
@@ -55,7 +56,7 @@ sub replay_waits
 	) eq '1';
 }
 
-# Replay waits, or does not, when it comes to the end of WAL.
+# Returns whether replay waits before it has reached the end of WAL.
 sub waits_before_end
 {
 	wait_until(sub { replay_waits() || caught_up() })
@@ -83,9 +84,9 @@ sub crash
 on_primary('postgres',
 	map { "CREATE TABLESPACE $_ LOCATION ''" } qw(there elsewhere unused));
 
-# --- changes of a source ----------------------------------------------------------------------
+# --- changes to a source ----------------------------------------------------
 
-# Each is done to a database with a table "t", right after a copy of it.
+# Each change is made to a database with a table "t", right after a copy of it.
 my @changes = (
 	[ 'a row is inserted', sub { on_primary($_[0], 'INSERT INTO t VALUES (0)') } ],
 	[ 'a sequence goes on', sub { on_primary($_[0], q{SELECT nextval('s')}) } ],
@@ -156,7 +157,7 @@ foreach my $change (@changes)
 		map { "DROP DATABASE IF EXISTS $_" } $source, $copy, 'other');
 }
 
-# --- a move ----------------------------------------------------------------------------------
+# --- a move -----------------------------------------------------------------
 
 # It ends with the removal of its source.
 on_primary('postgres', 'CREATE DATABASE moved');
@@ -175,7 +176,7 @@ on_primary('moved', 'INSERT INTO t VALUES (0)');
 crash();
 is_like_primary('a move: a crash after it');
 
-# --- what need not wait -----------------------------------------------------------------------
+# --- changes that need not wait ---------------------------------------------
 
 on_primary('postgres', 'CREATE DATABASE template');
 restartpoint();
@@ -190,7 +191,7 @@ foreach my $i (1 .. 3)
 }
 ok(!waits_before_end(), 'replay waits for nothing that is done to copies');
 
-# A shutdown ends the wait, though the checkpointer does not come to an end.
+# A shutdown ends the wait, although the checkpointer does not exit.
 on_primary('template', 'CREATE TABLE t ()');
 ok(waits_before_end(), 'replay waits');
 my $pid = $standby->safe_psql('postgres',
@@ -207,9 +208,9 @@ ok(wait_until(sub { !kill(0, $pid) }), 'ends the wait');
 crash();
 is_like_primary('and the next start goes on');
 
-# --- more sources than are remembered ----------------------------------------------------------
+# --- more sources than are remembered ---------------------------------------
 
-# 15 are; another one stands for all databases.
+# 15 sources are remembered; any further one counts as all databases.
 on_primary('postgres', map { "CREATE DATABASE many$_" } 1 .. 17);
 restartpoint();
 hold_at($standby, $point);
@@ -223,9 +224,9 @@ crash();
 is_like_primary('many sources: a crash');
 on_primary('postgres', map { ("DROP DATABASE of_many$_", "DROP DATABASE many$_") } 1 .. 17);
 
-# --- restartpoints that fail --------------------------------------------------------------------
+# --- failing restartpoints --------------------------------------------------
 
-# Each needs this directory.
+# Each restartpoint needs this directory.
 my $directory = 'pg_logical/mappings';
 
 sub hide_directory
@@ -271,9 +272,9 @@ $primary->wait_for_replay_catchup($standby);
 pass('it goes on in the end');
 show_directory($standby);
 
-# --- a copy without a checkpoint ---------------------------------------------------------------
+# --- a copy without a checkpoint --------------------------------------------
 
-# The primary's checkpoint after the copy fails.  There is nothing to wait for.
+# The primary's checkpoint after the copy fails, so there is nothing to wait for.
 SKIP:
 {
 	skip 'no leases', 2 if !can_lease();
@@ -296,10 +297,10 @@ SKIP:
 	is_like_primary('and has what the primary has');
 }
 
-# --- a promotion ------------------------------------------------------------------------------
+# --- a promotion ------------------------------------------------------------
 
-# It waits for the restartpoint.  Something stays pending, so that the new primary can be
-# held in its first checkpoint.
+# The promotion waits for the restartpoint.  Files stay pending, so that the new primary
+# can be held in its first checkpoint.
 restartpoint();
 hold_at($standby, 'lazydrop-removal');
 on_primary('postgres', 'DROP TABLE many');

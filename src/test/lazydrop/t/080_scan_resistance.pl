@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# lazydrop.scan_resistance: what is used often stays in shared_buffers while a table of twice
-# their size is read or written once, and once more, by each access path.  How much of it is
-# left is counted with pg_buffercache.  With "off", an index scan leaves nothing, as in stock,
-# so this test can fail.
+# lazydrop.scan_resistance: frequently used pages stay in shared_buffers while a table of
+# twice that size is read or written once, and then once more, by each access path.  The
+# pages that are left are counted with pg_buffercache.  With "off", an index scan leaves
+# nothing, as in stock, which shows that the test can fail.
 
 use strict;
 use warnings FATAL => 'all';
@@ -40,7 +40,7 @@ $node->safe_psql(
 	COPY big TO '$file'});
 foreach my $i (1 .. 16)
 {
-	# a quarter of shared_buffers is where the ring of a sequential scan begins
+	# From a quarter of shared_buffers on, a sequential scan uses a ring.
 	create_table($node, "small_$i", int($pool / 8));
 }
 my $relations = $node->safe_psql(
@@ -49,7 +49,7 @@ my $relations = $node->safe_psql(
 	FROM pg_class WHERE relname IN ('hot', 'big', 'wide_id', 'small_1')});
 note "$pool buffers, $relations pages";
 
-# --- access paths ------------------------------------------------------------------------------
+# --- access paths -----------------------------------------------------------
 
 my $no_seq = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
 my $parallel = q{
@@ -58,7 +58,7 @@ my $parallel = q{
 	SET min_parallel_index_scan_size = 0;};
 my $pieces = 200;
 
-# A query with a pattern that its plan must match, or commands.
+# Each entry has a query and a pattern that its plan must match, or commands.
 my @paths = (
 	{
 		name => 'sequential scan',
@@ -176,7 +176,8 @@ sub run_path
 	return $node->safe_psql('postgres', ($path->{set} // '') . $commands);
 }
 
-# Warm the hot table, run an access path twice, and return how much was left each time.
+# Warm the hot table, run an access path twice, and return the share of it that is left
+# after each run.
 sub left_after
 {
 	my ($path) = @_;
@@ -217,7 +218,7 @@ foreach my $mode ('on', 'strict')
 		grep { $mode eq 'strict' || !$_->{strict_only} } @paths);
 }
 
-# --- what is not protected ---------------------------------------------------------------------
+# --- cases without protection -----------------------------------------------
 
 my %path = map { $_->{name} => $_ } @paths;
 reload_with($node, 'lazydrop.scan_resistance' => 'on');
@@ -238,7 +239,7 @@ is_deeply(
 	[ 'off', @$before{qw(loads promotions evictions)} ],
 	'nothing is counted');
 
-# --- by other ways to read files ------------------------------------------------------------
+# --- other I/O methods ------------------------------------------------------
 
 my $methods = $node->safe_psql(
 	'postgres', q{
@@ -251,7 +252,7 @@ foreach my $method (grep { $_ ne 'worker' } split / /, $methods)
 	$node->stop;
 	if (!$node->start(fail_ok => 1))
 	{
-		# a container may forbid io_uring
+		# A container may not permit io_uring.
 		note "$method cannot be used here";
 		next;
 	}

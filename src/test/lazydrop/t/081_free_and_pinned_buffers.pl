@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# lazydrop.scan_resistance at the ends of the scale: while there are free buffers, a scan that
-# has a ring takes those, and a table that fits is read from disk once; when all of them are
-# pinned, there is the error of stock PostgreSQL, and no hang.  Between these, what
-# lazydrop.cache_stats counts.  And values that are not allowed.
+# lazydrop.scan_resistance in extreme situations.  While there are free buffers, a scan
+# with a ring uses them, and a table that fits is read from disk once.  If all buffers are
+# pinned, the error is the same as in stock PostgreSQL, and nothing hangs.  The test also
+# checks the counters of lazydrop.cache_stats, and values that are not allowed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +28,7 @@ $node->safe_psql('postgres',
 	"CREATE INDEX big_id ON big (id); CREATE TABLE target (LIKE middle); COPY middle TO '$file'"
 );
 
-# Blocks that a query reads from files.
+# Returns the number of blocks that a query reads from files.
 sub blocks_read
 {
 	my ($query) = @_;
@@ -38,7 +38,7 @@ sub blocks_read
 	return $plan =~ /^ *Buffers: shared.* read=(\d+)/m ? $1 : 0;
 }
 
-# Restart, so that all buffers are free but for those of the hot table.
+# Restart, so that all buffers are free except the buffers of the hot table.
 sub restart_with
 {
 	my ($mode) = @_;
@@ -55,7 +55,7 @@ my $pages =
   $node->safe_psql('postgres', "SELECT pg_relation_size('middle') / $block");
 cmp_ok($pages, '>', $pool / 4, 'a table for which a scan has a ring');
 
-# --- free buffers ----------------------------------------------------------------------------
+# --- free buffers -----------------------------------------------------------
 
 restart_with('off');
 is(blocks_read($scan), $pages, 'off: a table is read');
@@ -75,7 +75,7 @@ foreach my $mode ('on', 'strict')
 		'>=', $pages, "$mode: as by a ring");
 	is($after->{evictions}, $before->{evictions}, "$mode: without a victim");
 
-	# pages of it are the first to go
+	# The table's pages are the first to be evicted.
 	$node->safe_psql('postgres', $index_scan);
 	cmp_ok(cached($node, 'middle'),
 		'<', $pages / 2, "$mode: it makes room for others");
@@ -92,7 +92,7 @@ foreach my $mode ('on', 'strict')
 	$node->safe_psql('postgres', 'TRUNCATE target');
 	wait_for_nothing($node);
 
-	# a ring of 32 buffers
+	# Use a ring of 32 buffers.
 	restart_with($mode);
 	$node->safe_psql('postgres',
 		q{VACUUM (DISABLE_PAGE_SKIPPING, BUFFER_USAGE_LIMIT '256kB', INDEX_CLEANUP off) big}
@@ -100,9 +100,9 @@ foreach my $mode ('on', 'strict')
 	cmp_ok(cached($node, 'big'), '<=', 64, "$mode: VACUUM keeps to its ring");
 }
 
-# --- what is counted ---------------------------------------------------------------------------
+# --- the counters -----------------------------------------------------------
 
-# How much the counters have grown since they were last looked at.
+# Returns the increase of the counters since the last call.
 my $last = cache_stats($node);
 
 sub growth
@@ -139,7 +139,7 @@ cmp_ok($growth->{promotions}, '<', 1.5 * $hot_pages, 'few others are');
 is($growth->{bulk_loads}, 0, 'not more is asked of them than with "strict"');
 classes_add_up($node, 'after the scan');
 
-# "small" is less than a quarter of the pool: there is no ring
+# "small" is smaller than a quarter of the pool, so the scan has no ring.
 $node->safe_psql('postgres', 'SELECT count(f) FROM small');
 is( cached($node, 'small'),
 	$node->safe_psql('postgres', "SELECT pg_relation_size('small') / $block"),
@@ -151,7 +151,7 @@ $node->safe_psql('postgres', 'SELECT count(f) FROM small');
 $growth = growth();
 cmp_ok($growth->{ghost_hits}, '>', 100, 'it is known when it comes back');
 
-# Pages of the hot table are used no more, and all of "other" and "middle" are.
+# Pages of the hot table are not used any more; all pages of "other" and "middle" are.
 $node->safe_psql(
 	'postgres', q{
 	SELECT count(pg_prewarm('other', 'buffer')) + count(pg_prewarm('middle', 'buffer'))
@@ -171,7 +171,7 @@ cmp_ok(
 	'probation keeps its share');
 classes_add_up($node, 'after a change of what is hot');
 
-# Each page is used by each of its rows, and not in a row.
+# Each page is used once for each of its rows, but not consecutively.
 $node->safe_psql(
 	'postgres', q{
 	CREATE INDEX big_near ON big ((id + r % 160));
@@ -197,7 +197,7 @@ $growth = growth();
 cmp_ok($growth->{loads}, '>', 100, 'strict: one that reads little');
 is($growth->{bulk_loads}, 0, 'is not');
 
-# --- values that are not allowed ---------------------------------------------------------------
+# --- values that are not allowed --------------------------------------------
 
 my ($status, $out, $err) = $node->psql('postgres',
 	'ALTER SYSTEM SET lazydrop.scan_resistance = maybe');
@@ -252,9 +252,9 @@ $node->safe_psql('postgres',
 	'GRANT pg_monitor TO reader; SET ROLE reader; SHOW lazydrop.cache_stats');
 stop_with_clean_log($node);
 
-# --- all buffers pinned --------------------------------------------------------------------------
+# --- all buffers pinned -----------------------------------------------------
 
-# The smallest pool that there can be.  Each cursor has one page pinned.
+# Use the smallest possible pool.  Each cursor has one page pinned.
 my $tiny = PostgreSQL::Test::Cluster->new('tiny');
 $tiny->init;
 $tiny->append_conf(
@@ -271,7 +271,7 @@ $tiny->safe_psql(
 	FROM generate_series(1, $many) AS i \\gexec
 	VACUUM ANALYZE});
 
-# Open cursors until that fails.  How many there were, and the error.
+# Open cursors until that fails.  Returns their number and the error.
 sub pin_all
 {
 	my $session = $tiny->background_psql('postgres', on_error_stop => 0);

@@ -1,10 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# lazydrop.scan_resistance switched again and again under load: no page is lost or torn, which
-# the sums of pgbench, amcheck, and a comparison before and after a crash would show.  A
-# standby with it on: what replay writes leaves a hot set alone, and so does a scan; and so
-# after its promotion.  The background writer cleans ahead of it.  A pass of the lazy drop
-# takes the classes of what it invalidates.
+# lazydrop.scan_resistance is switched repeatedly under load.  No page may be lost or
+# torn, which is checked with the sums of pgbench, with amcheck, and by a comparison
+# before and after a crash.  On a standby with the setting on, neither the writes of
+# replay nor a scan may evict a hot set, also after its promotion.  The background writer
+# must write dirty buffers before they are needed.  A pass of the lazy drop must remove
+# the buffers that it invalidates from their classes.
 
 use strict;
 use warnings FATAL => 'all';
@@ -32,7 +33,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
 $node->command_ok([ 'pgbench', '--initialize', '--scale=3', '--quiet' ],
 	'pgbench has its tables');
 
-# --- switched under load ---------------------------------------------------------------------------
+# --- switching under load ---------------------------------------------------
 
 my $scans = PostgreSQL::Test::Utils::tempdir() . '/scans.sql';
 append_to_file(
@@ -66,7 +67,7 @@ while ($switches < $min_switches)
 	local %ENV = $node->_get_env();
 	my $load = IPC::Run::start([ @pgbench, 'postgres' ],
 		'<', \'', '>', \$out, '2>', \$err);
-	# at least once in each run, however short that is
+	# Switch at least once in each run, no matter how short it is.
 	do
 	{
 		reload_with($node,
@@ -110,7 +111,7 @@ sub check_pages
 
 check_pages($node, 'after the load');
 
-# --- a crash ---------------------------------------------------------------------------------------
+# --- a crash ----------------------------------------------------------------
 
 reload_with($node, 'lazydrop.scan_resistance' => 'strict');
 my $before = contents($node);
@@ -121,7 +122,7 @@ is_deeply(contents($node), $before, 'nothing is lost in a crash');
 check_pages($node, 'after a crash');
 classes_add_up($node, 'after a crash');
 
-# --- the background writer -------------------------------------------------------------------------
+# --- the background writer --------------------------------------------------
 
 create_table($node, 'hot', int($pool * 0.4));
 create_table($node, 'big', $pool * 2);
@@ -142,7 +143,7 @@ foreach my $mode ('on', 'strict')
 	is_still_hot($node, "$mode, beside the background writer");
 }
 
-# --- a pass of the lazy drop -------------------------------------------------------------------------
+# --- a pass of the lazy drop ------------------------------------------------
 
 my $gone =
   $node->safe_psql('postgres', "SELECT pg_relation_size('gone') / $block");
@@ -164,7 +165,7 @@ is_still_hot($node, 'after a pass');
 $node->safe_psql('postgres', $index_scan);
 is_still_hot($node, 'with buffers that a pass has freed');
 
-# --- a standby -----------------------------------------------------------------------------------------
+# --- a standby --------------------------------------------------------------
 
 $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');

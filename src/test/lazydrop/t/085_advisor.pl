@@ -1,10 +1,11 @@
 
 # Copyright (c) 2026, LazyDrop developers
 
-# The advisor on shared_buffers: that it is of no effect while it is off, and what it says of
-# loads for which the truth is known: a loop that is a little larger than the pool, and a table
-# that is scanned with a ring where it is more than a quarter of the pool.  Then what happens to
-# its worker: ended, stopped, killed; restarts, a standby, wrong values, and permissions.
+# Test the advisor on shared_buffers.  While it is off, it has no effect.  Its advice must
+# be right for loads with a known result: a loop that is a little larger than the pool,
+# and a table that is scanned with a ring because it is larger than a quarter of the pool.
+# Then the advisor's worker is terminated, stopped and killed.  Finally, test restarts, a
+# standby, wrong values, and permissions.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,8 +19,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# All of the pages of so small a pool are sampled, and the queue has room for what a statement
-# reads, though the worker may have to wait for a busy machine.
+# All pages are sampled in such a small pool.  The queue has room for all that a statement
+# reads, even if the worker has to wait for a busy machine.
 my $buffers = 2048;
 my $node = start_quiet_node(
 	'primary',
@@ -45,8 +46,9 @@ sub wait_for_advice
 	return;
 }
 
-# By size, which part of a table that is read by a statement is found, when that has been
-# executed often enough for all pools to have what they can.  All that is read is of the table.
+# Returns, for each size, the fraction of the pages of a table that a set of statements
+# finds in the pool.  The statements are first executed until pools of all sizes have all
+# the pages that they can hold.  They must not read anything but the table.
 sub parts_found
 {
 	my ($statements, $pages) = @_;
@@ -67,8 +69,8 @@ sub parts_found
 	return \%found;
 }
 
-# A session has handed over its samples and its statistics when it is gone.  Then the worker,
-# which sums up once a second, has seen them after the second time.
+# A session has handed over its samples and its statistics when it has ended.  The worker
+# sums them up once a second, so it has certainly seen them after two seconds.
 sub wait_for_sums
 {
 	$node->poll_query_until('postgres',
@@ -87,7 +89,7 @@ sub worker
 	);
 }
 
-# Off.
+# The advisor is off.
 my $advice = advice($node);
 is(scalar @{ $advice->{sizes} }, 8, 'there are eight sizes');
 is_deeply(
@@ -101,7 +103,7 @@ is_deeply(
 ok(!$advice->{enabled}, 'it is off by default');
 is(worker($node), 'none', 'and has no worker then');
 
-# Three rows to a page.  The loop reads the pages one by one, without a ring.
+# Each page has three rows.  The loop reads the pages one by one, without a ring.
 my $loop_pages = int(1.2 * $buffers);
 my $scan_pages = int(0.6 * $buffers);
 my $few_pages = int(0.4 * $buffers);
@@ -127,7 +129,7 @@ is( $node->safe_psql(
 	'the loop is as long as it should be');
 is(advice($node)->{samples}, 0, 'nothing was sampled');
 
-# On.
+# The advisor is on.
 reload_with($node, 'lazydrop.advisor' => 'on');
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 is( worker($node),
@@ -144,7 +146,7 @@ cmp_ok($found->{$_}, '<', 0.1,
 cmp_ok($found->{$_}, '>', 0.97, "and all of it with $_")
   foreach (1.5, 2, 3, 4);
 
-# What it says in words, also when asked for the last bit.
+# The advice in words, also with an extreme value of the minimum gain.
 $node->safe_psql('postgres',
 	'CREATE EXTENSION pg_lazydrop; SELECT pg_lazydrop_advice_reset()');
 $node->safe_psql('postgres', $loop x 5);
@@ -158,8 +160,9 @@ like(
 	qr/^Set shared_buffers to \d+ MB: /,
 	"and with a gain of $_") foreach (0, -1);
 
-# Some of the last pages are found, until others need their buffers.  A quarter of twice the
-# pool is less than the table, a quarter of three times it is more.
+# A scan with a ring finds some of the pages that were read last, until their buffers are
+# needed for other pages.  The table is larger than a quarter of twice the pool, and
+# smaller than a quarter of three times the pool.
 $found = parts_found(q{SELECT count(f) FROM scan;}, $scan_pages);
 cmp_ok($found->{$_}, '<', 0.3,
 	"little is found by a scan with a ring with $_ of the pool")
@@ -167,7 +170,7 @@ cmp_ok($found->{$_}, '<', 0.3,
 cmp_ok($found->{$_}, '>', 0.97, "and all by one without, with $_ of it")
   foreach (3, 4);
 
-# The other policy.
+# Test the other replacement policy.
 reload_with($node, 'lazydrop.scan_resistance' => 'on');
 is(advice($node)->{policy}, 'two classes', 'it follows the policy');
 $found = parts_found($loop, $loop_pages);
@@ -176,9 +179,9 @@ cmp_ok($found->{$_}, '>', 0.8,
   foreach (1.5, 2, 3, 4);
 cmp_ok($found->{0.25}, '<', 0.1, 'and nothing of it is found with a quarter');
 
-# Pages that are used often stay when many others are read.  The clock sweep has room for both
-# parts in shared_buffers, where its hand comes round less than five times meanwhile, and not in
-# the half of it.
+# Frequently used pages stay in the pool while many others are read.  The clock sweep
+# keeps both parts in shared_buffers, where its hand makes fewer than five rounds
+# meanwhile, but not in a pool of half that size.
 my ($hot, $cold) = map { int($_ * $buffers) } (0.2, 2);
 my $hot_and_cold = qq{
 	SET enable_seqscan = off; SET enable_bitmapscan = off;
@@ -212,8 +215,8 @@ cmp_ok($found->{$_}, '>', 0.97,
 	"all is found by a parallel scan without a ring, with $_ of the pool")
   foreach (3, 4);
 
-# Frames that a drop leaves free do not make a small pool look as if it had been too early to
-# tell: what it had no room for is missing.
+# Buffers that a drop has freed do not make a small pool look as if it had not been full
+# yet.  Pages that did not fit into it count as misses.
 $found = parts_found(
 	qq{CREATE TABLE dropped (f text);
 	   INSERT INTO dropped SELECT repeat('x', 1900) FROM generate_series(1, 1200);
@@ -232,7 +235,8 @@ cmp_ok(
 	0.01 * $seen->{samples},
 	'hardly a sample was lost');
 
-# Its worker is stopped: no process waits for it, and what has no room is counted.
+# The worker is stopped: no process waits for it, and samples that do not fit into the
+# queue are counted.
 my $pid = stop_process(worker($node));
 $node->safe_psql('postgres', $loop x 30);
 cmp_ok(advice($node)->{samples_dropped}, '>', 0,
@@ -241,12 +245,12 @@ continue_process($pid);
 wait_for_sums();
 is(worker($node), $pid, 'and the worker goes on');
 
-# It is ended, and comes back.
+# The worker is terminated, and is started again.
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
 isnt(worker($node), 'none', 'a worker that was ended is started again');
 
-# It fails at once, time and again: each time there is one worker, not one more.
+# The worker fails repeatedly, immediately after its start.  There is never more than one.
 if (($ENV{enable_injection_points} // '') eq 'yes')
 {
 	reload_with($node, 'log_min_messages' => 'debug1');
@@ -275,7 +279,7 @@ if (($ENV{enable_injection_points} // '') eq 'yes')
 	reload_with($node, 'log_min_messages' => 'warning');
 }
 
-# Off and on.
+# Turn the advisor off and on.
 reload_with($node, 'lazydrop.advisor' => 'off');
 wait_for_advice($node, q{s->>'worker_pid' IS NULL});
 my ($samples, $dropped) = @{ advice($node) }{qw(samples samples_dropped)};
@@ -286,7 +290,7 @@ is(advice($node)->{samples_dropped},
 reload_with($node, 'lazydrop.advisor' => 'on');
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 
-# What is set to zero does not count as less than nothing.
+# Counters that are reset to zero do not count as a negative difference.
 $node->safe_psql('postgres', $loop);
 wait_for_sums();
 my $before = advice($node);
@@ -296,14 +300,14 @@ cmp_ok(advice($node)->{$_},
 	'>=', $before->{$_}, "$_ do not fall when pg_stat_io is reset")
   foreach (qw(hits reads));
 
-# A restart begins anew, though pg_stat_io goes on.
+# The advisor starts from zero after a restart, although pg_stat_io does not.
 cmp_ok(advice($node)->{reads}, '>', 10 * $loop_pages, 'much was read');
 $node->restart;
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 wait_for_sums();
 cmp_ok(advice($node)->{reads}, '<', $loop_pages, 'which a restart forgets');
 
-# It is killed: the server starts again, as after any crash.
+# The worker is killed: the server restarts, as after any crash.
 reload_with($node, 'restart_after_crash' => 'on');
 my $offset = -s $node->logfile;
 $pid = worker($node);
@@ -315,7 +319,8 @@ wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
 cmp_ok(advice($node)->{samples},
 	'<', $samples, 'after a crash it begins anew');
 
-# It is started while the lazy drop worker is removing files, which may take long.
+# The worker is started while the lazy drop worker removes files, which may take a long
+# time.
 reload_with(
 	$node,
 	'lazydrop.advisor' => 'off',
@@ -332,7 +337,7 @@ is($node->safe_psql('postgres', $is_removing),
 	't', 'it is started while files are removed');
 reload_with($node, 'lazydrop.removal_rate' => 0);
 
-# A standby has its own, without an object in the catalogs.
+# A standby has its own advisor, which needs no object in the catalogs.
 $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
@@ -346,8 +351,9 @@ wait_for_advice($standby,
 	"(s->>'samples')::numeric > $loop_pages AND (s->>'reads')::numeric > 0");
 ok(defined advice($standby)->{sizes}[3]{hit_ratio}, 'a standby has advice');
 
-# Replay that is behind finds most pages without looking them up, since it has prefetched them,
-# and replaces others without reading them.  What is updated has more pages than the half of shared_buffers.
+# When replay has fallen behind, it finds most pages without a lookup, because it has
+# prefetched them, and it replaces other pages without reading them.  The updated table
+# has more pages than half of shared_buffers.
 sub replay_updates
 {
 	my ($times, $before_each) = @_;
@@ -382,7 +388,7 @@ $standby->safe_psql('postgres', 'DROP TABLE loop');
 $standby->stop;
 log_is_clean($standby);
 
-# Wrong values and permissions.
+# Test wrong values and permissions.
 my ($ret, $out, $err) = $node->psql('postgres', 'SET lazydrop.advisor = off');
 like($err, qr/cannot be changed now/, 'a session cannot change it');
 ($ret, $out, $err) =

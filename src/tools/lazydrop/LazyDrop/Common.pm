@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# What the tools share: where things lie in a checkout, messages in PostgreSQL's style,
-# files that are there whole or not at all, running programs, git above all, and the
-# lock that keeps two of the tools from working on one prepared tree.
+# Functions that the tools share: paths in a checkout, messages in PostgreSQL's style,
+# atomic writes of files, running of programs, especially git, and the lock that prevents
+# two of the tools from working on the same prepared tree.
 
 package LazyDrop::Common;
 
@@ -25,23 +25,25 @@ our @EXPORT = qw($top $cache_dir $quiet $major $state_dir $tree $tree_dir
   read_conf run capture git lines_of get_options take_lock scratch_dir
   make_path remove_tree basename dirname);
 
-# The checkout that this file is in.
+# The checkout that contains this file.
 our $top = abs_path(dirname(abs_path(__FILE__)) . '/../../../..');
 our $cache_dir = $ENV{LAZYDROP_CACHE} || "$top/.pg/cache";
 
-# The major version of PostgreSQL that the tools work for, and what they make for it in
-# the checkout, git-ignored; $tree is $tree_dir, as seen from the top of the checkout.
-# Of the tree: the repository, and a file there with the commit that it is being moved to;
-# what it was made from; and a file that makefiles include, with the time of its last change.
+# The major version of PostgreSQL for which the tools work, and the files that they create
+# for it in the checkout, which git ignores.  $tree is $tree_dir relative to the top of
+# the checkout.  Files of the tree are: the repository; a file in it with the commit to
+# which the tree is being moved; the key, which describes the tree's sources; and a file
+# that makefiles include, with the time of its last change.
 our ($major, $state_dir, $tree, $tree_dir);
 our ($repository, $next_file, $key_file, $stamp_file);
 
-# No notices.
+# Do not print notices.
 our $quiet = 0;
 
-# git hands its variables to the programs that it runs, as when a tool is called from a
-# hook; here they would lead to another repository.  And the user's settings must not
-# change what the tools write, nor whose the tree is: an unprivileged user's, or root's.
+# git sets variables for the programs that it runs, for example if a tool is called by a
+# hook.  Here they would refer to another repository.  The user's settings must not change
+# the files that the tools write, and the tree may belong to an unprivileged user or to
+# root.
 delete @ENV{
 	grep { /^GIT_/ && !/^GIT_(?:AUTHOR|COMMITTER|EDITOR)/ }
 	  keys %ENV
@@ -54,8 +56,8 @@ $ENV{GIT_CONFIG_COUNT} = 3;
 my $progname = basename($0);
 my $lock_handle;
 
-# Report an error in the style of PostgreSQL's client programs, with hints below it,
-# and exit with status 1; in an eval, throw it.
+# Report an error in the style of PostgreSQL's client programs, with hints below it, and
+# exit with status 1.  Within an eval, throw it instead.
 sub fail
 {
 	my ($message, @hints) = @_;
@@ -65,7 +67,7 @@ sub fail
 	exit 1;
 }
 
-# One line about what is being done; stdout stays free for results.
+# Print a line about the progress to stderr; stdout is reserved for results.
 sub notice
 {
 	my ($message) = @_;
@@ -73,8 +75,8 @@ sub notice
 	return;
 }
 
-# Major versions that are served, by upstream.conf, and the one that is built unless
-# another one is chosen.
+# Returns the supported major versions, according to upstream.conf, or the version that is
+# built by default.
 sub majors
 {
 	return
@@ -86,9 +88,10 @@ sub default_major
 	return read_conf("$top/upstream.conf")->{default};
 }
 
-# Work for a major version: one that is served, or that rebase has begun to move to, or,
-# with "new", any.  For a source, "what" says what it is, and that must be served.  Each has
-# a tree and builds of its own: those of the default in .pg, those of others in .pg/MAJOR.
+# Select a major version: a supported one, or one to which a rebase has begun to move, or,
+# with "new", any.  If it was derived from a source, "what" describes the source, and the
+# version must be supported.  Each major version has its own tree and builds: the default
+# in .pg, and others in .pg/MAJOR.
 sub choose_major
 {
 	my ($chosen, %opt) = @_;
@@ -111,7 +114,7 @@ sub choose_major
 	return;
 }
 
-# Contents of a file, as bytes.
+# Returns the contents of a file, as bytes.
 sub slurp
 {
 	my ($path) = @_;
@@ -121,7 +124,7 @@ sub slurp
 	return scalar(<$fh>) // '';
 }
 
-# Write a file so that it is there whole or not at all.
+# Write a file atomically.
 sub spew
 {
 	my ($path, $data) = @_;
@@ -133,7 +136,7 @@ sub spew
 	return;
 }
 
-# Write a file only when that changes it, so that its time stamp stays.
+# Write a file only if its contents change, so that its time stamp is kept otherwise.
 sub write_if_changed
 {
 	my ($path, $data) = @_;
@@ -142,14 +145,14 @@ sub write_if_changed
 	return 1;
 }
 
-# A file of "name = value" lines, with "#" comments, as a hash reference.
+# Read a file of "name = value" lines, with "#" comments.  Returns a hash reference.
 sub read_conf
 {
 	my ($path) = @_;
 	return { slurp($path) =~ /^(\w+) = (.*)$/mg };
 }
 
-# Run a command that must succeed; returns what it printed.
+# Run a command that must succeed; returns its output.
 sub run
 {
 	my (@cmd) = @_;
@@ -161,8 +164,8 @@ sub run
 	return $out;
 }
 
-# Run a command, and return its exit status (256 when it died from a signal) and
-# what it printed, errors included.
+# Run a command, and return its exit status (256 if it was killed by a signal) and its
+# output, including errors.
 sub capture
 {
 	my (@cmd) = @_;
@@ -174,21 +177,21 @@ sub capture
 	return ($? & 127 ? 256 : $? >> 8, $out);
 }
 
-# git in a directory.
+# Run git in a directory.
 sub git
 {
 	return run('git', '-C', @_);
 }
 
-# What git prints, in lines.
+# Returns the output of git as a list of lines.
 sub lines_of
 {
 	return split /\n/, git(@_);
 }
 
-# Getopt::Long into a hash, with its complaints in our style; --help prints the comment
-# at the top of the program.  Then this number of arguments must be left.  And work for
-# the major version that the environment says.
+# Call Getopt::Long with a hash, and report its errors in our style.  --help prints the
+# comment at the top of the program.  After the options, there must be the given number of
+# arguments.  Then select the major version that the environment variable names.
 sub get_options
 {
 	my ($arguments, $opt, @spec) = @_;
@@ -220,13 +223,13 @@ sub take_lock
 	  or flock($lock_handle, LOCK_EX)
 	  or fail("could not lock: $!");
 
-	# Under the lock, scratch that is there was left by a killed run.
+	# While we hold the lock, any scratch directory was left by a killed run.
 	remove_tree(glob("'$state_dir'/scratch-*"));
 	return;
 }
 
-# A new empty directory below .pg that is removed when the program ends,
-# however it ends.
+# Create an empty directory below .pg that is removed when the program ends for any
+# reason.
 sub scratch_dir
 {
 	return tempdir('scratch-XXXXXX', DIR => $state_dir, CLEANUP => 1);

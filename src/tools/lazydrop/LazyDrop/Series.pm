@@ -1,21 +1,21 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The patch series: read, verify, make commits of it, write it.
+# The patch series: reads it, verifies it, turns it into commits, and writes it.
 #
-# patches/series lists the patches, one a line, in the order in which they are
-# applied, as quilt does.  A patch is a header of DEP-3 fields, an empty line,
-# and unified diffs of files that upstream has; new files are the overlay's.
+# patches/series lists the patches, one per line, in the order in which they are applied,
+# as in quilt.  A patch consists of a header with DEP-3 fields, an empty line, and unified
+# diffs of files that upstream has.  New files belong to the overlay.
 #
-# This is the series of the default major version, and of others as far as it fits.  What
-# another one needs is in patches/MAJOR/NAME.patch: the diffs of those files that take the
-# place of NAME.patch's.  One without hunks leaves the file alone, and a patch of which
-# nothing is left is left out.
+# This is the series of the default major version, and of the other ones as far as it
+# applies to them.  Differences of another major version are in patches/MAJOR/NAME.patch,
+# whose diffs replace the diffs of the same files in NAME.patch.  A diff without hunks
+# leaves the file alone.  A patch that becomes empty is omitted.
 #
-# git makes the diffs, and applies them.  Hunks carry as little context as possible, so
-# that as little as possible of upstream is repeated here: one line on each side, and
-# more only where a hunk would otherwise fit in two places.  Neither git apply nor patch
-# refuses a hunk that fits in two places, they take the nearest; so that is verified
-# here, hunk by hunk, on the file as the earlier hunks have left it.
+# git makes the diffs and applies them.  Hunks have as little context as possible, so that
+# little of upstream's source is repeated here: one line on each side, and more only where
+# a hunk would otherwise fit in two places.  git apply and patch do not reject a hunk that
+# fits in two places, but use the nearest.  This module therefore verifies each hunk on
+# the file as the earlier hunks have left it.
 
 package LazyDrop::Series;
 
@@ -29,12 +29,12 @@ use LazyDrop::Common;
 our @EXPORT = qw(read_series series_digest parse_patch header_problems
   commit_upstream commit_series write_series);
 
-# Fields that a patch's header must have (DEP-3).
+# Fields that are required in a patch's header (DEP-3).
 my @required_fields = qw(Description Author Forwarded Last-Update);
 
-# Names of the patches in $directory/series, in order.  A name that occurs twice,
-# has no file, or carries a number or a version is an error, as is a patch file
-# that the series does not list.
+# Returns the names of the patches in $directory/series, in order.  It is an error if a
+# name occurs twice, has no file, or contains a number or a version, or if the series does
+# not list a patch file.
 sub read_series
 {
 	my ($dir) = @_;
@@ -63,14 +63,14 @@ sub read_series
 	return @names;
 }
 
-# Files of what the major version has for itself.
+# Returns the patch files that are specific to the major version.
 sub own_patches
 {
 	my ($dir) = @_;
 	return $major eq default_major() ? () : glob("'$dir'/$major/*.patch");
 }
 
-# Digest of the whole series, to see whether it has changed.
+# Returns a digest of the whole series, which shows whether the series has changed.
 sub series_digest
 {
 	my ($dir) = @_;
@@ -80,8 +80,9 @@ sub series_digest
 		(map { basename($_) . "\n" . slurp($_) } own_patches($dir)));
 }
 
-# A patch as it is for the major version: its name, its header (the text up to the first
-# diff), and its files, of which those of the major's own are marked.
+# Returns a patch for the major version: its name, its header (the text up to the first
+# diff), and its files.  Files with a diff that is specific to the major version are
+# marked.
 sub parse_patch
 {
 	my ($dir, $name) = @_;
@@ -119,8 +120,8 @@ sub render_diff
 	  map { $_->{head} . $_->{body} } @hunks;
 }
 
-# The diff of one file: its path and hunks.  A hunk has a head, a body, its first line in
-# the old and the new file, and its old and new lines.
+# Parse the diff of one file into its path and hunks.  A hunk has a head, a body, its
+# first line in the old and in the new file, and its old and new lines.
 sub parse_diff
 {
 	my ($files, @hunks) = split /^(?=\@\@ )/m, $_[0];
@@ -142,7 +143,7 @@ sub parse_diff
 	return { path => $path, hunks => \@hunks };
 }
 
-# What is wrong with a patch's header, as a list of messages.
+# Returns errors in a patch's header, as a list of messages.
 sub header_problems
 {
 	my ($header) = @_;
@@ -154,8 +155,8 @@ sub header_problems
 		: ());
 }
 
-# For each hunk of a file, the lines at which its old lines are, on the text as the hunks
-# before it leave it; and last that text, as all of them leave it.
+# Returns, for each hunk of a file, the line numbers at which its old lines occur in the
+# text that the preceding hunks have left.  The last element is the text after all hunks.
 sub places
 {
 	my ($text, @hunks) = @_;
@@ -175,8 +176,8 @@ sub places
 }
 
 # Verify that each hunk of a patch fits in exactly one place of the files in the index
-# and, if $exact, at its line; the lines of hunks that are not the major's own are those
-# of the default.
+# and, if $exact is set, at its line.  Hunks that are not specific to the major version
+# have the line numbers of the default one.
 sub verify_patch
 {
 	my ($git_dir, $patch, $exact) = @_;
@@ -201,7 +202,7 @@ sub verify_patch
 	return;
 }
 
-# Commit what the index holds.  The same contents are the same commit.
+# Commit the contents of the index.  The same contents result in the same commit.
 sub commit
 {
 	my ($git_dir, $message, @parents) = @_;
@@ -214,23 +215,23 @@ sub commit
 	return $commit;
 }
 
-# Make a commit without a parent of a directory with upstream's source, which is
-# only read.
+# Create a commit without a parent from a directory with upstream's source, which is only
+# read.
 sub commit_upstream
 {
 	my ($git_dir, $source, $message) = @_;
 	local $ENV{GIT_INDEX_FILE} = scratch_dir() . '/index';
 
-	# -f, because upstream's list of ignored files must not hide one.
+	# Use -f, because upstream's list of ignored files must not hide any.
 	my @no_filter =
 	  qw(-c filter.lazydrop.clean= -c filter.lazydrop.required=false);
 	git($source, @no_filter, "--git-dir=$git_dir", 'add', '-A', '-f', '.');
 	return commit($git_dir, $message);
 }
 
-# Make a commit of each patch on top of upstream's, each hunk verified: the
-# subject is the patch's name and the body its header.  $exact demands the recorded
-# line numbers, as for the pinned release.  Returns the last one.
+# Create a commit for each patch on top of upstream's, and verify each hunk.  The subject
+# is the patch's name, and the body is its header.  With $exact, the recorded line numbers
+# must match, as for the pinned release.  Returns the last commit.
 sub commit_series
 {
 	my ($git_dir, $base, $dir, $exact) = @_;
@@ -250,10 +251,10 @@ sub commit_series
 	return $tip;
 }
 
-# The inverse: write the commits from upstream's to the last one as a series into
-# $dir, which must exist.  Comment lines at the top of an existing series file stay.
-# Of another major version than the default, what differs from the series, which must
-# be in $dir, is written, and of that all.  Returns the names.
+# The inverse: write the commits from upstream's to the last one as a series into $dir,
+# which must exist.  Comment lines at the top of an existing series file are kept.  If the
+# major version is not the default, all its differences from the series, which must be in
+# $dir, are written, and nothing else.  Returns the names.
 sub write_series
 {
 	my ($git_dir, $base, $tip, $dir) = @_;
@@ -313,9 +314,9 @@ sub write_series
 	return @names;
 }
 
-# Write what a commit of the major version has otherwise than the series: the diffs of
-# files to which the series' hunks do not do the same.  Without a commit, it leaves all
-# of them alone.
+# Write the differences between a commit of the major version and the series: the diffs of
+# files on which the hunks of the series do not have the same effect.  If there is no
+# commit, the written patch leaves all of its files alone.
 sub write_own
 {
 	my ($git_dir, $commit, $dir, $name, $header, @paths) = @_;
@@ -340,7 +341,7 @@ sub write_own
 	return;
 }
 
-# Paths of the files that a commit changes.
+# Returns the paths of the files that a commit changes.
 sub paths_of
 {
 	my ($git_dir, $commit, $name) = @_;
@@ -353,8 +354,8 @@ sub paths_of
 	return @paths;
 }
 
-# The diff of one file in one commit, each hunk with the smallest context that places
-# it without doubt.
+# Returns the diff of one file in one commit.  Each hunk has the smallest context that
+# makes its place unique.
 sub render_file
 {
 	my ($git_dir, $commit, $path) = @_;
@@ -372,7 +373,7 @@ sub render_file
 		pop @places;
 		my @doubtful = grep { @{ shift @places } > 1 } @hunks or last;
 
-		# A wider hunk takes the place of all that it reaches.
+		# A wider hunk replaces all hunks that it overlaps.
 		foreach my $wider ($hunks_with->($context))
 		{
 			next unless grep { reaches($wider, $_) } @doubtful;
@@ -381,7 +382,7 @@ sub render_file
 		}
 	}
 
-	# For the reader, the function that a change of C code is in, if it is in one.
+	# For the reader, show the function that contains a change in C code, if there is one.
 	my $outside = $path =~ /\.[ch]$/ ? qr/ \}$/ : qr/.*$/;
 	$_->{head} =~ s/^(\@\@ .*? \@\@)$outside/$1/ foreach @hunks;
 	return render_diff($path, @hunks);

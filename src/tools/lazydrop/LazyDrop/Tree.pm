@@ -1,20 +1,20 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The prepared tree, .pg/tree, or .pg/MAJOR/tree of another major version than the
-# default: make it, keep it up to date, export it, move it to another release.
+# The prepared tree, .pg/tree, or .pg/MAJOR/tree if the major version is not the default.
+# This module creates it, keeps it up to date, exports it, and moves it to another
+# release.
 #
-# It is a git work tree.  Its branch "lazydrop" has upstream's source as its root
-# and a commit for each patch; our own files are relative symbolic links, which git
-# is told to ignore.  Directories are real: neither upstream's VPATH builds nor Meson
+# The tree is a git work tree.  Its branch "lazydrop" has upstream's source as its root
+# and a commit for each patch.  Our own files are relative symbolic links, which git is
+# told to ignore.  Directories are real, because neither upstream's VPATH builds nor Meson
 # follow linked ones.
 #
-# A tree is only built when .pg/tree.key, what it was made from, fits.  When it does
-# not, the history is made anew beside the old one, and git moves the branch: it
-# replaces the files that differ, and no other, so that a build continues from its
-# object files.  Edits that are not committed, and commits that are not in the
-# series, are never overwritten.  From the first file that is replaced until the last
-# one is, a file in the repository says so, and a tree left half way by a crash is
-# completed by the next run.
+# A tree is built only if .pg/tree.key, which describes its sources, matches.  Otherwise,
+# the history is created again beside the old one, and git moves the branch.  git replaces
+# only the files that differ, so a build continues with its object files.  Uncommitted
+# edits, and commits that are not in the series, are never overwritten.  While files are
+# being replaced, a file in the repository says so, and the next run completes a tree that
+# a crash has left half way.
 
 package LazyDrop::Tree;
 
@@ -30,13 +30,13 @@ use LazyDrop::Upstream;
 our @EXPORT = qw(prepare source_of overlay_files upstream_commit
   init_repository import_tree export_tree rebase_tree choose_major_of_build);
 
-# Upstream's commit, and the last commit that the series is known to hold.
+# Upstream's commit, and the last commit that is known to be in the series.
 my $base_tag = 'lazydrop/upstream';
 my $series_tag = 'lazydrop/series';
 
-# Paths, relative to the checkout and to the tree alike, of our own files that
-# belong into the tree: everything below src, contrib and doc, except the tools
-# that make the tree, what a test run by hand left, and what git would not follow.
+# Paths of our own files in the tree, relative to the checkout and to the tree alike:
+# everything below src, contrib and doc, except the tools that make the tree, files that a
+# manual test run has left, and files that git would not track.
 sub overlay_files
 {
 	my @roots = grep { -d "$top/$_" } qw(src contrib doc);
@@ -45,17 +45,17 @@ sub overlay_files
 	return sort split /\n/, run('env', '-C', $top, 'find', @roots, @which);
 }
 
-# Our tools: when these change, so may the tree that they make.
+# Our tools: if they change, the tree that they make may change, too.
 my @tools = glob("'$top'/src/tools/lazydrop/{meson-filter,LazyDrop/*.pm}");
 
-# The way from the tree to the top of the checkout.
+# Returns the relative path from the tree to the top of the checkout.
 sub to_top
 {
 	return '../' x (1 + ($tree =~ tr{/}{}));
 }
 
-# A new repository, as .git of a directory, or what an older one is to be told.  Returns
-# its path.
+# Create a repository as .git of a directory, or update the configuration of an older one.
+# Returns its path.
 sub init_repository
 {
 	my ($dir) = @_;
@@ -66,15 +66,15 @@ sub init_repository
 		'filter.lazydrop.smudge' => "$filter smudge $tree",
 		'filter.lazydrop.required' => 'true',
 
-		# the function that a hunk is in, or the end of the one before
+		# Show the function that contains a hunk, or the end of the preceding one.
 		'diff.lazydrop.xfuncname' =>
 		  '^(\}|[A-Za-z_][A-Za-z0-9_]*\(.*[^;[:space:]])[[:space:]]*$',
 
-		# a file that was given to another user has not changed
+		# A file that was given to another user has not changed.
 		'core.checkStat' => 'minimal',
 		'core.trustctime' => 'false',
 
-		# nothing in the background of a folder that may be moved or given away
+		# Run nothing in the background, because the folder may be moved or given away.
 		'gc.auto' => '0',
 		'maintenance.auto' => 'false');
 	git($dir, 'config', $_, $config{$_}) foreach sort keys %config;
@@ -87,7 +87,7 @@ sub init_repository
 	return "$dir/.git";
 }
 
-# What a commit of upstream's was made from, as its message says.
+# Returns the source of a commit of upstream's code, from the commit's message.
 sub source_of
 {
 	my ($git_dir, $commit) = @_;
@@ -95,8 +95,8 @@ sub source_of
 		  /^(\w+) = (.*)$/mg };
 }
 
-# Make a commit of upstream's source, unless the repository has it, verify that it
-# can take our files, and return it with its release.
+# Create a commit of upstream's source unless the repository has it.  Verify that our
+# files can be added to it, and return it with its release.
 sub upstream_commit
 {
 	my ($git_dir, $up, $any) = @_;
@@ -116,9 +116,9 @@ sub upstream_commit
 	return ($base, source_of($git_dir, $base)->{release});
 }
 
-# Make the tree, or bring it up to date.  Options: those of the command, and exported (what
-# the series has just been exported for: the tree has it).  Returns whether anything was
-# changed.
+# Create the tree, or bring it up to date.  Options: the command's options, and "exported"
+# (the source for which the series has just been exported; the tree has it).  Returns
+# whether anything was changed.
 sub prepare
 {
 	my (%opt) = @_;
@@ -148,8 +148,8 @@ sub prepare
 	}
 	$changed |= link_overlay(\%overlay);
 
-	# After the tree was replaced: a source that was gone and has been fetched again
-	# may be another.
+	# Compute the key after the tree was replaced: if the source was missing and has been
+	# fetched again, it may be a different one.
 	my $key =
 	  source_text($up) . join('', map { "$_ = $want{$_}\n" } sort keys %want);
 	$changed |= write_if_changed($key_file, $key);
@@ -157,7 +157,7 @@ sub prepare
 	spew($stamp_file, "# Written by prepare; its time stamp is the tree's.\n")
 	  if $changed || !-f $stamp_file;
 
-	# A VPATH build folder holds the tree's folders and a link to each Makefile.
+	# A VPATH build folder has the same folders as the tree and a link to each Makefile.
 	my $dir = $opt{'build-tree'};
 	if ($dir && -d $dir && write_if_changed("$dir/.lazydrop_tree", $key))
 	{
@@ -166,8 +166,8 @@ sub prepare
 	return $changed;
 }
 
-# Work for the major version that one of Meson's build directories was set up for, as
-# Meson calls us again and again, or note it; and let Meson find its option file.
+# Select the major version for which one of Meson's build directories was set up, because
+# Meson calls us repeatedly, or record it.  Also make Meson find its option file.
 sub choose_major_of_build
 {
 	my ($dir) = @_;
@@ -190,7 +190,7 @@ sub choose_major_of_build
 	return;
 }
 
-# Refuse to go on when the branch holds work that the series does not.
+# Fail if the branch has work that the series does not have.
 sub require_exported
 {
 	return if -f $next_file;
@@ -204,7 +204,7 @@ sub require_exported
 	return;
 }
 
-# Make the history, and have git move the tree to it.
+# Create the history, and let git move the tree to it.
 sub replace_tree
 {
 	my ($up, $force, $same_tools) = @_;
@@ -215,7 +215,7 @@ sub replace_tree
 		$release eq pinned()->{release});
 	notice("the series applies to PostgreSQL $release");
 
-	# Also of a tree that has lost its history: its files must be those of this one.
+	# This also covers a tree that has lost its history: its files must match this one.
 	if ($stage)
 	{
 		spew("$git_dir/lazydrop-next", "$tip\n");
@@ -227,8 +227,8 @@ sub replace_tree
 	}
 	capture('git', '-C', $tree_dir, 'update-index', '-q', '--refresh');
 
-	# Find out what would be lost before the first file is touched.  A run that was
-	# interrupted has left some files as they were, and others as they were to be.
+	# Find out which edits would be lost before the first file is touched.  An interrupted
+	# run has left some files in their old state, and others in their new state.
 	my @good = 'HEAD';
 	push @good, slurp($next_file) =~ /(\w+)/,
 	  lines_of($tree_dir, 'tag', '--list', $series_tag)
@@ -248,7 +248,7 @@ sub replace_tree
 	spew($next_file, "$tip\n");
 	unlink("$repository/index.lock");
 
-	# What meson-filter writes may have changed.
+	# The output of meson-filter may have changed.
 	unlink(map { "$tree_dir/$_" }
 		  lines_of($tree_dir, 'ls-files', '*meson.build'))
 	  unless $same_tools;
@@ -258,7 +258,7 @@ sub replace_tree
 	return;
 }
 
-# Note that the series has what the commits have.
+# Record that the series and the commits are the same.
 sub mark_series
 {
 	my ($base, $tip) = @_;
@@ -267,15 +267,15 @@ sub mark_series
 	return;
 }
 
-# Link our files into the tree, and take out links to files that are gone.
-# Returns whether anything changed.
+# Link our files into the tree, and remove links to files that no longer exist.  Returns
+# whether anything changed.
 sub link_overlay
 {
 	my ($overlay) = @_;
 	my $changed = 0;
 	my $stamp = (stat($stamp_file))[9] // 0;
 
-	# What git has been told to ignore: path => digest of the contents.
+	# The files that git has been told to ignore: path => digest of the contents.
 	my $exclude = "$repository/info/exclude";
 	my %before = reverse slurp($exclude) =~ m{^# (\w+)\n/(.*)$}mg;
 
@@ -300,8 +300,8 @@ sub link_overlay
 			$changed = 1;
 		}
 
-		# Contents that changed under an old time stamp (a backup restored, a
-		# copy that keeps times) would leave stale object files.
+		# If contents changed and the time stamp is old (after a restored backup, or a
+		# copy that keeps times), object files would be stale.
 		if (   ($before{$path} // $overlay->{$path}) ne $overlay->{$path}
 			&& (stat("$top/$path"))[9] <= $stamp)
 		{
@@ -309,7 +309,7 @@ sub link_overlay
 		}
 	}
 
-	# Folders that held nothing else go with a file that is gone.
+	# If a file is gone, remove the folders that it leaves empty.
 	foreach my $path (grep { !exists $overlay->{$_} } keys %before)
 	{
 		next unless -l "$tree_dir/$path" && unlink("$tree_dir/$path");
@@ -324,7 +324,7 @@ sub link_overlay
 	return $changed;
 }
 
-# Make the tree ready for commits in it.  Edits stay, as do branches.
+# Prepare the tree for commits in it.  Edits and branches are kept.
 sub import_tree
 {
 	my ($force) = @_;
@@ -336,8 +336,8 @@ sub import_tree
 	prepare();
 	require_exported();
 
-	# git works in a repository of the same user only, unless it is told; and root
-	# gives the tree to the user that runs the tests.
+	# git accepts a repository of the same user only, unless it is told otherwise; and
+	# root gives the tree to the user that runs the tests.
 	delete local $ENV{GIT_CONFIG_GLOBAL};
 	run(qw(git config --global --replace-all safe.directory),
 		$tree_dir, "^\Q$tree_dir\E\$")
@@ -346,7 +346,7 @@ sub import_tree
 	return;
 }
 
-# Refuse when the tree is not in a state to be exported or moved.
+# Fail unless the tree is in a state in which it can be exported or moved.
 sub require_committed
 {
 	fail("there is no prepared tree", "Run: src/tools/lazydrop/import")
@@ -356,7 +356,7 @@ sub require_committed
 	fail("the prepared tree has edits that have not been committed", @dirty)
 	  if @dirty;
 
-	# In a rebase HEAD is detached.
+	# During a rebase, HEAD is detached.
 	fail(
 		"the prepared tree is not on its branch \"lazydrop\"",
 		"Finish the rebase, or check the branch out.")
@@ -378,7 +378,7 @@ sub export_tree
 	  if !$force
 	  && read_conf($key_file)->{series} ne series_digest("$top/patches");
 
-	# Written apart and verified before patches/ is touched.
+	# Write and verify the series in a separate directory before patches/ is touched.
 	init_repository($tree_dir);
 	my ($base) = lines_of($tree_dir, 'rev-list', '--max-parents=0', 'HEAD');
 	my ($tip) = lines_of($tree_dir, 'rev-parse', 'HEAD');
@@ -399,7 +399,7 @@ sub export_tree
 		  glob("'$top'/patches/$own*.patch"));
 	mark_series($base, $tip);
 
-	# The recorded lines are those of the release that the commits are on.
+	# The recorded line numbers are those in the release on which the commits are based.
 	my $source = source_of($tree_dir, $base);
 	move_pin($source->{release},
 		$source->{kind} eq 'dir' ? 'unknown' : $source->{id})
@@ -409,9 +409,9 @@ sub export_tree
 	return;
 }
 
-# Move the commits to another release, a version of the archive's or a tarball, with
-# git rebase, and export them.  Those of a major version that is not served yet begin
-# with what the default one has.
+# Move the commits with git rebase to another release, which is a version in the archive
+# or a tarball, and export them.  A major version that is not supported yet starts with
+# the patches of the default one.
 sub rebase_tree
 {
 	my ($argument) = @_;
@@ -448,7 +448,8 @@ sub rebase_tree
 	return;
 }
 
-# Begin a major version: make its tree the default one's, to be moved from there.
+# Start a new major version: its tree is a copy of the default one's, and is moved from
+# there.
 sub begin_major
 {
 	my ($new) = @_;

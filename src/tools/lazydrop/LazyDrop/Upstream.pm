@@ -1,11 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Find, fetch, verify and unpack PostgreSQL's source.  It comes from one of three
+# Finds, fetches, verifies and unpacks PostgreSQL's source, which comes from one of three
 # places:
 #
 # archive    the orig tarball of a Debian source package, fetched with apt
-# tarball    a file that the user named
-# dir        a source tree that the user named; it is only read
+# tarball    a file that the user has named
+# dir        a source tree that the user has named; it is only read
 
 package LazyDrop::Upstream;
 
@@ -20,7 +20,7 @@ use LazyDrop::Common;
 our @EXPORT = qw(locate_upstream from_archive unpack_upstream at_hand
   choose_major_of release_in major_of @suites source_text move_pin private_apt versions pinned);
 
-# The pin of the major version, as a hash reference: release, sha256, tested.
+# Returns the pin of the major version, as a hash reference: release, sha256, tested.
 sub pinned
 {
 	my $conf = read_conf("$top/upstream.conf");
@@ -28,7 +28,7 @@ sub pinned
 		  qw(release sha256 tested) };
 }
 
-# Pin another release: the one that the series has been exported for.
+# Pin another release, for which the series has been exported.
 sub move_pin
 {
 	my ($release, $sha256) = @_;
@@ -42,20 +42,20 @@ sub move_pin
 	return;
 }
 
-# Major version of a release: of 18.6 and 18beta1, 18
+# Returns the major version of a release: 18 for both 18.6 and 18beta1.
 sub major_of
 {
 	return ($_[0] =~ /^(\d+)/)[0];
 }
 
-# Debian's source package of a release
+# Returns the name of Debian's source package for a release.
 sub package_of
 {
 	return 'postgresql-' . major_of($_[0]);
 }
 
-# Release that a source says it is, a tarball or a directory, from its configure script; or
-# undef: what is wrong with it is told when it is unpacked.
+# Returns the release of a source, which is a tarball or a directory, according to its
+# configure script; or undef.  Errors are reported when it is unpacked.
 sub release_in
 {
 	my ($path) = @_;
@@ -68,7 +68,7 @@ sub release_in
 	return ($text =~ /^PACKAGE_VERSION='([^']*)'/m)[0];
 }
 
-# Work for the major version of a source that the user named.
+# Select the major version of a source that the user has named.
 sub choose_major_of
 {
 	my ($path) = @_;
@@ -81,7 +81,7 @@ sub choose_major_of
 	return;
 }
 
-# The same of a directory, which must have one.
+# Returns the release of a directory, which must have one.
 sub release_of
 {
 	my ($dir, $path) = @_;
@@ -89,11 +89,11 @@ sub release_of
 	  // fail("\"$path\" is not a PostgreSQL source tree");
 }
 
-# Decide where upstream's source comes from, fetching it if need be, and return
-# a hash reference: kind, path, id (a digest that identifies the contents), wanted (the
-# release that the archive was asked for).  The argument is the user's --with-upstream,
-# or undef: then what the last prepare used, else the archive.  Nothing is unpacked or
-# recorded here.
+# Determine the location of upstream's source, and fetch it if necessary.  Returns a hash
+# reference: kind, path, id (a digest that identifies the contents), wanted (the release
+# that was requested from the archive).  The argument is the user's --with-upstream, or
+# undef.  In the latter case, use the source of the last prepare, or else the archive.
+# Nothing is unpacked or recorded here.
 sub locate_upstream
 {
 	my ($argument) = @_;
@@ -112,7 +112,7 @@ sub locate_upstream
 	return -d $path ? from_directory($path) : from_tarball($path);
 }
 
-# Whether the source of the major version is there without fetching it.
+# Returns whether the source of the major version is available without fetching it.
 sub at_hand
 {
 	my $release = pinned()->{release};
@@ -121,8 +121,8 @@ sub at_hand
 	  || defined((glob("'$cache_dir'/${package}_$release.orig.tar.*"))[0]);
 }
 
-# What is known of a source as "name = value" lines, for the key of the tree that is
-# made from it, and for its commit.
+# Returns the description of a source as "name = value" lines, for the key of the tree
+# that is made from it, and for its commit.
 sub source_text
 {
 	my ($up) = @_;
@@ -130,7 +130,8 @@ sub source_text
 	  grep { defined $up->{$_} } qw(kind path id wanted);
 }
 
-# Debian's name of the pinned release and PostgreSQL's own; the contents are the same.
+# The pinned release may have Debian's name or PostgreSQL's own; the contents are the
+# same.
 sub from_tarball
 {
 	my ($path) = @_;
@@ -146,8 +147,8 @@ sub from_tarball
 	return { kind => 'tarball', path => $path, id => $id };
 }
 
-# A directory is identified by names, sizes, times and modes, not contents:
-# this runs at every make.
+# A directory is identified by names, sizes, times and modes, not by contents, because
+# this function is called in every run of make.
 sub from_directory
 {
 	my ($path) = @_;
@@ -162,8 +163,9 @@ sub from_directory
 	return { kind => 'dir', path => $path, id => $id };
 }
 
-# Have upstream's pristine source in a directory, unpacked as scratch unless it is one.
-# Returns that and the release, which must be of the pinned major version unless $any.
+# Provide upstream's pristine source in a directory, which is a scratch directory unless
+# the source is a directory already.  Returns the directory and the release, which must be
+# of the pinned major version unless $any is set.
 sub unpack_upstream
 {
 	my ($up, $any) = @_;
@@ -205,19 +207,19 @@ sub unpack_upstream
 	return ($dir, $release);
 }
 
-# The machine's own suites, and what to try after them, oldest first.  Aliases, so that
-# no code name has to be kept up to date here.
+# The suites of this machine, and the suites to try after them, oldest first.  These are
+# aliases, so that no code name has to be kept up to date here.
 our @suites = qw(own stable testing unstable);
 
-# The only key that is trusted.
+# The only trusted key.
 my $keyring = '/usr/share/keyrings/debian-archive-keyring.gpg';
 
-# An apt client of our own below a directory: entries derived from the machine's,
-# with lists and downloads there.  The machine's configuration is read, but not
-# written to.  $types is "deb", "deb-src", or both with a space between.  Returns the
-# options for apt's commands, and a function that adds the entries of a suite, or of the
-# machine's own ones ("own"), to $dir/sources and fetches their lists; it returns what apt
-# complained about.
+# Set up a private apt client below a directory: its entries are derived from this
+# machine's, and its lists and downloads are stored there.  This machine's configuration
+# is read, but not changed.  $types is "deb", "deb-src", or both separated by a space.
+# Returns the options for apt's commands, and a function that adds the entries of a suite,
+# or of this machine ("own"), to $dir/sources and fetches their lists.  That function
+# returns the errors reported by apt.
 sub private_apt
 {
 	my ($dir, $types, @settings) = @_;
@@ -226,7 +228,7 @@ sub private_apt
 	make_path("$dir/lists/partial", "$dir/cache/archives/partial",
 		"$dir/sources");
 
-	# What the archive entries of this machine are, as apt reads them.
+	# The archive entries of this machine, as apt reads them.
 	my $format = '$(REPO_URI) $(RELEASE) $(COMPONENT)';
 	my (undef, $out) = capture(qw(apt-get indextargets --no-release-info),
 		'--format', $format, 'Created-By: Packages');
@@ -238,8 +240,8 @@ sub private_apt
 		$main{$uri} = 1 unless $suite =~ m{[-/]|^nodistro$};
 	}
 
-	# Read after the machine's configuration.  The hooks are the machine's own and
-	# concern its own lists.
+	# This file is read after this machine's configuration.  The hooks belong to this
+	# machine and concern its own lists.
 	spew("$dir/apt.conf", <<"END" . join('', map { "$_;\n" } @settings));
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -271,7 +273,7 @@ END
 	return (\@conf, $add);
 }
 
-# What is wrong, of what apt says; not all of it when it repeats itself.
+# Returns the first few different errors in the output of apt.
 sub complaints
 {
 	my %seen;
@@ -279,7 +281,7 @@ sub complaints
 	return splice(@all, 0, 3);
 }
 
-# Versions of a package that apt's lists have.
+# Returns the versions of a package in apt's lists.
 sub versions
 {
 	my ($conf, $package) = @_;
@@ -287,7 +289,7 @@ sub versions
 	return $out =~ /^\s*\Q$package\E \| *(\S+) \|/mg;
 }
 
-# What to do when there is no source to be had.
+# Explain how to proceed if no source is available.
 sub no_source
 {
 	my ($message, @details) = @_;
@@ -298,7 +300,8 @@ sub no_source
 	);
 }
 
-# Of a package's versions that of the release, or else the newest.
+# Returns the version of a package that belongs to the release, or else the newest
+# version.
 sub best
 {
 	my ($release, @versions) = @_;
@@ -307,8 +310,8 @@ sub best
 	return (grep({ /^\Q$release\E-/ } @versions), @newest)[0];
 }
 
-# Tarball of the machine's archive: the wanted release from the cache, or what the last
-# prepare got for it, or fetched into the cache.
+# Returns the tarball from this machine's archive: the requested release in the cache, or
+# the file that the last prepare has used for it; otherwise fetch it into the cache.
 sub from_archive
 {
 	my ($release, $last) = @_;
@@ -322,8 +325,8 @@ sub from_archive
 	return { %$up, kind => 'archive', wanted => $release };
 }
 
-# Fetch the orig tarball into the cache with apt, which verifies it by the archive's
-# signature; of the pinned release the digest is known here, too.
+# Fetch the orig tarball into the cache with apt, which verifies it with the archive's
+# signature.  The digest of the pinned release is also known here.
 sub fetch
 {
 	my ($package, $release) = @_;

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# A stale or half-made source tree must never be built, an edit in it must never
-# be lost, and a fault in the source that is offered must be said in one clear
-# error that leaves nothing behind.
+# A stale or incomplete source tree must never be built, and an edit in it must never be
+# lost.  If the offered source has a fault, one clear error must report it, and nothing
+# may be left behind.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +23,7 @@ sub mtime
 	return (stat($path))[9];
 }
 
-# --- a tree from the user's tarball -------------------------------------------
+# --- a tree from the user's tarball -----------------------------------------
 
 my $checkout = ScratchCheckout->new;
 my $top = $checkout->{top};
@@ -67,7 +67,7 @@ is(ScratchCheckout::fingerprint("$top/.pg"), $state, 'nothing is touched');
 ($status, $out) = $checkout->run('prepare', '--print-release');
 is($out, "18.6\n", 'the release is known');
 
-# --- changes of our own files ---------------------------------------------------
+# --- changes to our own files -----------------------------------------------
 
 my $stamp = "$top/.pg/prepared.mk";
 $checkout->write('contrib/pg_new/deep/new.c', "new\n");
@@ -77,7 +77,7 @@ is($checkout->read('.pg/tree/contrib/pg_new/deep/new.c'),
 	"new\n", 'a new file is linked');
 ok(mtime($stamp) > $old_time, 'the stamp tells make');
 
-# Contents that change while the time goes backwards, as from a backup.
+# The contents change while the time stamp goes back, as if restored from a backup.
 my $ours = "$top/src/backend/storage/lazydrop/lazydrop.c";
 $checkout->write('src/backend/storage/lazydrop/lazydrop.c', "int changed;\n");
 utime($old_time, $old_time, $ours);
@@ -98,7 +98,8 @@ unlink("$top/b/followed");
 ($status, $out) = $checkout->run('prepare', "--build-tree=$top/b");
 ok(!-e "$top/b/followed", 'and is left alone when it has');
 
-# One of ours that upstream has as well: that would be an edit without a patch.
+# One of our files has the name of an upstream file, which would be an edit without a
+# patch.
 $checkout->write('src/backend/other.c', "ours\n");
 ($status, $out) = $checkout->run('prepare');
 is($status, 1, 'a file of ours that upstream has is refused');
@@ -108,7 +109,7 @@ $checkout->remove('src/backend/other.c');
 is($checkout->read('.pg/tree/src/backend/other.c'),
 	"unchanged\n", 'upstream\'s is left alone');
 
-# An editor that replaces the link by a file.
+# An editor replaces the link by a file.
 my $link = "$top/.pg/tree/src/backend/storage/lazydrop/README";
 unlink($link);
 ScratchCheckout::write_file($link, "edited\n");
@@ -123,7 +124,7 @@ unlink($link);
 ($status, $out) = $checkout->run('prepare');
 is($status, 0, 'a link that is missing is made again');
 
-# --- changes of the series --------------------------------------------------------
+# --- changes to the series --------------------------------------------------
 
 my $patch = $checkout->read('patches/register.patch');
 my $header = $patch =~ s/^---.*//msr;
@@ -143,7 +144,7 @@ is(mtime($files[1]), $old_time, 'an unchanged file keeps its time');
 is(mtime($files[2]), $old_time, 'so does one that is patched as before');
 ok(mtime($stamp) > $old_time, 'the stamp tells make');
 
-# Both at once: our contents went back in time, and the series has changed.
+# Both at once: our contents have an older time stamp, and the series has changed.
 $checkout->write('src/backend/storage/lazydrop/lazydrop.c', "int again;\n");
 utime($old_time, $old_time, $ours);
 $checkout->write('patches/series',
@@ -152,7 +153,7 @@ $checkout->write('patches/series',
 ok(mtime($ours) > $old_time,
 	'a fresh time, also when the series has changed');
 
-# An edit in the tree that the series does not hold.
+# The tree has an edit that the series does not have.
 append_to_file($files[1], "edit\n");
 $checkout->write('patches/series', "register.patch\n");
 rename("$top/patches/main.patch", "$top/main.patch");
@@ -167,8 +168,8 @@ is(slurp_file($files[1]), "unchanged\n", 'discards it');
 ok(mtime($files[0]) > $old_time,
 	'a file that is as upstream has it again has a fresh time, too');
 
-# A run that fails between the first replaced file and the last: a folder that cannot
-# be written to.
+# A run fails between the first replaced file and the last, because a folder cannot be
+# written to.
 $checkout->write('patches/main.patch',
 		$main_patch
 	  . "--- a/src/backend/storage/meson.build\n+++ b/src/backend/storage/meson.build\n"
@@ -187,7 +188,7 @@ SKIP:
 }
 chmod(0755, "$top/.pg/tree/src/backend/storage") or die "chmod: $!";
 
-# The files that it has replaced are no edits, whichever command comes next.
+# The files that it has replaced do not count as edits, whichever command comes next.
 $checkout->write('patches/series', "register.patch\n");
 unlink("$top/patches/main.patch");
 ($status, $out) = $checkout->run('prepare');
@@ -196,7 +197,7 @@ is( $checkout->read('.pg/tree/src/backend/main.c'),
 	{ ScratchCheckout::upstream_files('18.6') }->{'src/backend/main.c'},
 	'as the series is now');
 
-# A run that died between the first replaced file and the last.
+# A run was killed between the first replaced file and the last.
 ScratchCheckout::write_file("$top/.pg/tree/.git/lazydrop-next",
 	$checkout->git('rev-parse', 'lazydrop/series'));
 unlink($files[0]);
@@ -208,7 +209,7 @@ is( join(' ', $checkout->state),
 	'prepared.mk tree tree.key',
 	'no scratch is left');
 
-# Two at once: the second one waits.
+# If two run at once, the second one waits.
 {
 	open(my $lock, '>>', "$top/.pg/lock") or die "could not open lock: $!";
 	flock($lock, LOCK_EX) or die "could not lock: $!";
@@ -246,7 +247,7 @@ is(ScratchCheckout::fingerprint("$top/.pg/tree/src"),
 	$state, 'which are not touched');
 $checkout->remove('.pg/git');
 
-# The same name with other contents.
+# The file has the same name but different contents.
 $checkout->tarball('18.6', 'src/backend/other.c' => "other contents\n");
 my $renamed = "$checkout->{base}/mine.tar.bz2";
 rename($tarball, $renamed) or die "could not rename: $!";
@@ -260,7 +261,7 @@ is( slurp_file($files[1]),
 	'a tarball that changes under its name');
 $checkout->tarball('18.6');
 
-# --- a directory, and another release ----------------------------------------------
+# --- a directory, and another release ---------------------------------------
 
 my $dir = $checkout->source_dir('18.9');
 $before = ScratchCheckout::fingerprint($dir);
@@ -277,10 +278,10 @@ append_to_file("$dir/src/backend/other.c", "more\n");
 like(slurp_file($files[1]),
 	qr/^more$/m, 'the tree follows an edit of the directory');
 
-# --- what is refused ------------------------------------------------------------------
+# --- rejected sources -------------------------------------------------------
 
-# Each on a checkout without a tree, which must have none afterwards, and on one
-# with a tree, which must stay as it was.
+# Each case is tested on a checkout without a tree, which must have none afterwards, and
+# on one with a tree, which must not change.
 my $fresh = ScratchCheckout->new;
 my $kept = ScratchCheckout->new;
 $kept->run('prepare', '--with-upstream=' . $kept->tarball('18.6'));
@@ -372,12 +373,12 @@ refused(
 	"$checkout->{base}/postgresql-18_18.6.orig.tar.bz2",
 	qr/file .* has the name of the pinned release but not its contents/);
 
-# --- the machine's archive -------------------------------------------------------------
+# --- this machine's archive -------------------------------------------------
 
 my $archive = ScratchCheckout->new;
 my $original = "$archive->{base}/postgresql-18.6.tar.bz2";
 
-# A make-believe archive whose unstable suite alone has the package.
+# Set up a fake archive, in which only the suite "unstable" has the package.
 sub offer
 {
 	my ($condition) = @_;
@@ -434,7 +435,7 @@ foreach my $name ('Acquire::AllowInsecureRepositories',
 		"$name is off, also where the machine has it");
 }
 
-# Without network, and later without apt.
+# Test without network, and then without apt.
 $archive->program('apt-get',
 	"#!/bin/sh\ncase \"\$*\" in\n*indextargets*)\n$entries;;\n*) echo 'E: no network'; exit 100;;\nesac\n"
 );
@@ -456,7 +457,7 @@ like(
 	'and what to do');
 is(join(' ', $archive->state), '', 'nothing is left');
 
-# What apt delivers is not what is pinned.
+# The file that apt delivers is not the pinned one.
 offer('true');
 $archive->program('apt-get', <<"EOF");
 #!/bin/sh
@@ -475,7 +476,7 @@ is(join(' ', $archive->state), '', 'nothing is left');
 is(join(' ', grep { !/^\./ } slurp_dir("$archive->{top}/.pg/cache")),
 	'', 'and nothing is cached');
 
-# A search path that has what prepare needs, but not apt.
+# The search path has everything that prepare needs, except apt.
 my $path = "$archive->{base}/path";
 mkdir($path) or die "could not create directory: $!";
 unlink(map { "$archive->{base}/bin/$_" } qw(apt-get apt-cache));

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# import and export are inverse to each other, byte for byte; neither loses work.
-# check refuses a series or an overlay that could go wrong without notice: above all a hunk that fits in two places, which neither git apply nor
-# patch refuses.
+# import and export are inverse to each other, byte for byte, and neither of them loses
+# work.  check rejects a series or an overlay that could silently go wrong, especially a
+# hunk that fits in two places, which neither git apply nor patch rejects.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,7 +36,7 @@ sub patches
 	return ScratchCheckout::fingerprint("$top/patches");
 }
 
-# --- there and back -------------------------------------------------------------
+# --- import and export ------------------------------------------------------
 
 my $before = patches();
 ($status, $out) = $checkout->run('import');
@@ -56,7 +56,7 @@ like($checkout->read('.pg/tree/meson.build'),
 is($status, 0, 'export');
 is(patches(), $before, 'what was imported is exported, not even touched');
 
-# An edit, as a developer makes it.
+# Make an edit like a developer.
 my $text = slurp_file($main);
 ScratchCheckout::write_file($main,
 	$text =~ s/^line 4$/line 4\nour_call();/mr);
@@ -79,7 +79,7 @@ foreach my $options ([], ['--force'])
 }
 $checkout->write('patches/series', $series);
 
-# Nor are branches lost.
+# Branches are not lost, either.
 $checkout->git('branch', 'mine');
 $checkout->git('reset', '-q', '--hard', 'lazydrop/series');
 ($status, $out) = $checkout->run('import');
@@ -88,7 +88,7 @@ is($checkout->git('log', '-1', '--format=%s', 'mine'),
 $checkout->git('reset', '-q', '--hard', 'mine');
 $checkout->git('branch', '-D', '-q', 'mine');
 
-# A rebase that is not finished would export what it has come to.
+# An export during an unfinished rebase would write an intermediate state.
 $checkout->git('checkout', '-q', 'HEAD~1');
 ($status, $out) = $checkout->run('export');
 is($status, 1, 'export in the middle of a rebase is refused');
@@ -123,7 +123,7 @@ $before = patches();
 ($status, $out) = $checkout->run('export');
 is(patches(), $before, 'export again gives the same bytes');
 
-# Where one line of context fits in several places, more of it is written.
+# Where one line of context fits in several places, more lines are written.
 my $lines = slurp_file($main);
 ScratchCheckout::write_file($main,
 	$lines =~ s/^line 6\n\n\{\n/line 6\n\n{\ninside();\n/mr);
@@ -137,7 +137,7 @@ like(
 ($status, $out) = $checkout->run('import');
 is($status, 0, 'which can be imported');
 
-# The first and the last line of a file, and two edits close to each other.
+# Edit the first and the last line of a file, and two lines close to each other.
 my %edit = (
 	'^line 1$' => "line 1\nsecond();",
 	'^line 2$' => 'line two',
@@ -161,7 +161,7 @@ is(slurp_file($main), "${lines}last();\n", 'has the same text');
 ($status, $out) = $checkout->run('import');
 is($status, 0, 'import');
 
-# patches/ changed underneath, as by a pull.
+# Change patches/ meanwhile, as a pull would do.
 $checkout->write('patches/edges.patch',
 	$checkout->read('patches/edges.patch') =~ s/^\+third\(\);$/+other();/mr);
 $before = patches();
@@ -175,7 +175,7 @@ is($status, 0, 'prepare takes the changed series over');
 like(slurp_file($main), qr/^other\(\);$/m, 'into the tree');
 is($checkout->git('status', '--porcelain'), '', 'and into its history');
 
-# Dropping a commit drops the patch.
+# If a commit is dropped, its patch is removed.
 $checkout->git('reset', '-q', '--hard', 'HEAD~2');
 ($status, $out) = $checkout->run('export');
 is($status, 0, 'export after dropping commits');
@@ -185,7 +185,7 @@ is( $checkout->read('patches/series'),
 	"# the series\nregister.patch\nour-topic.patch\n",
 	'from the series too');
 
-# --- what export refuses ----------------------------------------------------------
+# --- rejected exports -------------------------------------------------------
 
 sub export_refused
 {
@@ -270,9 +270,9 @@ export_refused(
 		commit("register\n\n$trailer");
 	});
 
-# --- check ------------------------------------------------------------------------
+# --- check ------------------------------------------------------------------
 
-# What is checked is put back afterwards.
+# Files that are changed for a check are restored afterwards.
 sub check_finds
 {
 	my ($what, $message, %files) = @_;
@@ -383,7 +383,7 @@ check_finds(
 	qr{"doc/src/sgml/filelist\.sgml" does not list "doc/src/sgml/x\.sgml"},
 	'doc/src/sgml/x.sgml' => "<x/>\n");
 
-# git runs hooks with variables that lead to the repository of the commit.
+# git runs hooks with variables that refer to the repository of the commit.
 {
 	local $ENV{GIT_DIR} = "$top/.git";
 	local $ENV{GIT_INDEX_FILE} = "$top/.git/index";
@@ -392,7 +392,7 @@ check_finds(
 	ok(!-e "$top/.git", 'touches no other repository');
 }
 
-# What remains after all of these is what was there before.
+# After all of these checks, the checkout is unchanged.
 ($status, $out) = $checkout->run('check');
 is($status, 0, 'check passes again');
 

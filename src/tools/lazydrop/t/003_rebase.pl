@@ -1,9 +1,9 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The series moves to another release: where lines have moved by itself, and where they
-# have changed with git's own means to go on.  Another major version is added beside the
-# default one, with what it has otherwise.  Until the series has moved, and when it is not
-# to be, everything is as it was.
+# The series moves to another release.  If only line numbers have changed, this is
+# automatic; if lines have changed, the user continues with git's own commands.  Another
+# major version is added beside the default one, with its differences.  Until the series
+# has moved, or if it cannot be moved, nothing changes.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ my $top = $checkout->{top};
 my $main = "$top/.pg/tree/src/backend/main.c";
 my ($status, $out);
 
-# A commit to move, in text that releases change, beside the one in makefiles.
+# Besides the commit in makefiles, create a commit in text that differs between releases.
 $checkout->run('prepare', '--with-upstream=' . $checkout->tarball('18.6'));
 my $text = slurp_file($main);
 ScratchCheckout::write_file($main,
@@ -40,7 +40,7 @@ sub digest
 	return Digest::SHA->new(256)->addfile($_[0])->hexdigest;
 }
 
-# What must not change, or must be as it was again.
+# Returns the state that must not change, or must be restored.
 sub state_of_series
 {
 	return join "\n", ScratchCheckout::fingerprint("$top/patches"),
@@ -48,7 +48,7 @@ sub state_of_series
 	  $checkout->git('rev-parse', 'lazydrop/upstream', 'lazydrop/series');
 }
 
-# What holds when it has moved.
+# Check the state after a successful move.
 sub has_moved
 {
 	my ($release, $tarball, $patch, $hunk) = @_;
@@ -84,7 +84,7 @@ sub has_moved
 	return;
 }
 
-# --- lines have moved ---------------------------------------------------------------
+# --- lines have moved -------------------------------------------------------
 
 my $moved = $checkout->tarball(
 	'18.7',
@@ -109,7 +109,7 @@ like(
 	qr/error: "nonsense" is neither a file nor a release/,
 	'so is what is no release');
 
-# --- a conflict ------------------------------------------------------------------------
+# --- a conflict -------------------------------------------------------------
 
 my $changed = $checkout->tarball('18.8',
 	'src/backend/main.c' => "new line\n" . $text =~
@@ -138,7 +138,7 @@ foreach my $tool (qw(export rebase))
 	is($status, 1, "$tool meanwhile is refused");
 }
 
-# Back.
+# Abort the rebase.
 $checkout->git('rebase', '--abort');
 is(state_of_series(), $before, 'after git rebase --abort all is as it was');
 ($status, $out) = $checkout->run('check');
@@ -148,7 +148,7 @@ is( $checkout->git('log', '-1', '--format=%s', 'lazydrop/upstream'),
 	"PostgreSQL 18.7\n",
 	'the tree is of the release before');
 
-# Again, and on.
+# Repeat it, and continue.
 sub go_on
 {
 	my ($file, $contents) = @_;
@@ -167,7 +167,7 @@ go_on($main,
 has_moved('18.8', $changed, 'our-topic.patch',
 	qr/^ line four\n\+our_call\(\);\n and more$/m);
 
-# --- what cannot be moved to ---------------------------------------------------------
+# --- releases that are rejected ---------------------------------------------
 
 $before = state_of_series();
 ($status, $out) = $checkout->run(
@@ -184,9 +184,9 @@ like($out, qr{hint:\s+M src/backend/main\.c}, 'they are named');
 $checkout->git('checkout', '-q', 'src/backend/main.c');
 is(state_of_series(), $before, 'and nothing has changed');
 
-# --- another major version, of the archive's ----------------------------------------
+# --- another major version, from the archive --------------------------------
 
-# Let it offer a release, whose tarball is returned.
+# Let the archive offer a release.  Returns its tarball.
 sub offer
 {
 	my ($release, %files) = @_;
@@ -205,7 +205,7 @@ EOF
 	return $tarball;
 }
 
-# Its main.c is that of 18.6, so that the hunk there does not fit; the others do.
+# Its main.c is the same as in 18.6, so the hunk there does not fit, but the others do.
 my $offered = offer('17.9');
 ($status, $out) = $checkout->run('rebase', '17.8');
 is($status, 1, 'a version that the archive does not offer');
@@ -268,7 +268,7 @@ like($out, qr/^PostgreSQL 17 is not checked: its source is not at hand$/m,
 	'and says so');
 like($out, qr/^7 passed, 0 failed$/m, 'PostgreSQL 18 is checked');
 
-# What is its own moves on with it.
+# Its differences move to the next release with it.
 $offered = offer('17.9');
 my $next = $checkout->tarball('17.10', 'src/backend/main.c' => "// x\n$text");
 {

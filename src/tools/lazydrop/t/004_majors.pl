@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# Several major versions from one checkout: each has a tree of its own, which the other
-# one's never touches, and what it needs otherwise.  A major version that is not served
-# is refused by name, however it is asked for.
+# Several major versions in one checkout.  Each has a tree of its own, which the other
+# one's commands never touch, and its own differences.  A major version that is not
+# supported is rejected with its name, no matter how it is requested.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ my $checkout = ScratchCheckout->new;
 my $top = $checkout->{top};
 my ($status, $out);
 
-# PostgreSQL 17: the Makefile is another one.
+# PostgreSQL 17 has a different Makefile.
 my $tarball_18 = $checkout->tarball('18.6');
 my $tarball_17 = $checkout->tarball('17.9',
 	'src/backend/storage/Makefile' => "SUBDIRS = none\n# end\n");
@@ -35,13 +35,13 @@ my $own = "$header--- a/src/backend/storage/Makefile
  # end
 ";
 
-# --- a tree for each ------------------------------------------------------------------
+# --- a tree for each major version ------------------------------------------
 
 ($status, $out) = $checkout->run('prepare', "--with-upstream=$tarball_17");
 is($status, 1, 'a major version that the series does not fit');
 like($out, qr/Makefile", line 1: the hunk does not apply/, 'is refused');
 
-# A file that only the default one has is left alone.
+# A file that only the default major version has is left alone.
 $checkout->write('patches/17/register.patch',
 	"$own--- a/src/gone.c\n+++ b/src/gone.c\n");
 ($status, $out) = $checkout->run(
@@ -77,7 +77,7 @@ is($out, "18 .pg/tree\n", 'and tells what it is');
 }
 is(ScratchCheckout::fingerprint("$top/.pg"), $state, 'nothing is touched');
 
-# What the other one has otherwise does not concern the default one.
+# Differences of one major version do not affect the default one.
 $checkout->write('patches/17/register.patch', $own =~ s/# end/# END/r);
 ($status, $out) = $checkout->run('prepare');
 is($out, '', 'a change for one is none for the other');
@@ -91,7 +91,7 @@ is($out, '', 'a change for one is none for the other');
 	is($status, 0, 'and one that does');
 }
 
-# --- what is refused --------------------------------------------------------------------
+# --- rejected versions ------------------------------------------------------
 
 foreach my $major (16, '018', 'x')
 {
@@ -128,9 +128,9 @@ like(
 	'a patch of one alone is refused');
 $checkout->remove('patches/17/other.patch');
 
-# --- Meson ------------------------------------------------------------------------------
+# --- Meson ------------------------------------------------------------------
 
-# It calls prepare for each build directory again and again, from any environment.
+# Meson calls prepare repeatedly for each build directory, in any environment.
 mkdir("$top/m") or die "could not create directory: $!";
 {
 	local $checkout->{meson} = "$top/m";
@@ -151,9 +151,9 @@ mkdir("$top/m") or die "could not create directory: $!";
 		'it cannot become another one\'s');
 }
 
-# --- export -----------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------
 
-# Of one that is not the default, only what it has otherwise is written.
+# If the major version is not the default, only its differences are written.
 my $common = ScratchCheckout::fingerprint("$top/patches");
 $checkout->{major} = 17;
 ($status, $out) = $checkout->run('import');
@@ -184,7 +184,7 @@ is($checkout->read('patches/17/register.patch'),
 is($checkout->read('patches/register.patch'),
 	$series, 'the series stays as it is');
 
-# A patch of which nothing is left.
+# A patch that becomes empty.
 $checkout->git('reset', '-q', '--hard', 'HEAD~1');
 ($status, $out) = $checkout->run('export');
 is($status, 0, 'export without a commit');

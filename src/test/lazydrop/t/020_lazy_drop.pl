@@ -252,7 +252,7 @@ foreach my $node (@nodes)
 is($primary->safe_psql('postgres', 'SELECT count(*) FROM survivor'),
 	'1000', 'a table that was not dropped is there');
 
-# --- off is stock; pending entries are still completed ----------------------
+# --- off is stock; pending entries are still completed (rule R13) -----------
 
 hold_at($primary, 'lazydrop-worker');
 $primary->safe_psql('postgres',

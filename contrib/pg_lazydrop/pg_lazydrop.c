@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * pg_lazydrop.c
- *	  What the lazy drop tells of itself, in SQL.
+ *	  SQL functions that monitor the lazy drop.
  *
- * All that is shown is the server's: the module asks it by way of a rendezvous
- * variable, so that it can be loaded where there is no lazy drop, and say so.
+ * The module calls the server's routines through a rendezvous variable, so
+ * that a stock server can load it too; it then reports an error.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -46,8 +46,8 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 #define NUM_PENDING_COLUMNS	9
 
 /*
- * The server's routines.  An error when it has none, or those of another release of
- * LazyDrop.
+ * Return the server's routines.  Fail if it has none, or if they belong to
+ * another release of LazyDrop.
  */
 static const LazyDropRoutines *
 GetRoutines(void)
@@ -69,8 +69,8 @@ GetRoutines(void)
 }
 
 /*
- * Fail early where there is nothing to show.  What shared_preload_libraries names is
- * loaded before the lazy drop is there.
+ * Fail early in a stock server.  Libraries in shared_preload_libraries are
+ * loaded before the lazy drop has been initialized.
  */
 void
 _PG_init(void)
@@ -88,8 +88,8 @@ CounterDatum(const LazyDropStats *stats, LazyDropCounter counter)
 }
 
 /*
- * One row: what is pending, and what has been counted.  Version 1.0 of the
- * extension has all but the last two columns.
+ * Return one row, with pending drops and counters.  Version 1.0 of the
+ * extension has all columns but the last two.
  */
 Datum
 pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
@@ -149,7 +149,7 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 }
 
 /*
- * One row: what the buffer cache's policy has, and has done.
+ * Return one row, with the classes and counters of the buffer cache's policy.
  */
 Datum
 pg_stat_get_lazydrop_cache(PG_FUNCTION_ARGS)
@@ -186,7 +186,7 @@ pg_stat_get_lazydrop_cache(PG_FUNCTION_ARGS)
 }
 
 /*
- * One row for each relation, or directory of a database, that is pending.
+ * Return one row for each pending relation, or directory of a database.
  */
 Datum
 pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
@@ -229,8 +229,8 @@ pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
 }
 
 /*
- * Wait until what is pending now is done, for as long as the interval says, or
- * without limit.
+ * Wait until all drops that are pending now are completed.  The argument is
+ * the maximum time to wait; null means no limit.
  */
 Datum
 pg_lazydrop_drain(PG_FUNCTION_ARGS)
@@ -272,7 +272,7 @@ pg_stat_lazydrop_reset(PG_FUNCTION_ARGS)
 }
 
 /*
- * Let the adviser on shared_buffers begin anew.
+ * Reset the results of the advisor on shared_buffers.
  */
 Datum
 pg_lazydrop_advice_reset(PG_FUNCTION_ARGS)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor.h
- *	  What the rest of the server calls of the advisor on the size of shared_buffers.
+ *	  Interface of the advisor on the size of shared_buffers.
  *
- * See src/backend/storage/advisor/README.  With lazydrop.advisor off, or for a page
- * that is not sampled, each call with a hash is one comparison.
+ * See src/backend/storage/advisor/README.  With lazydrop.advisor off, or for a
+ * page that is not sampled, each call with a hash is one comparison.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -21,9 +21,9 @@
 #include "storage/smgr.h"
 
 /*
- * Pages whose hash is less than this are sampled by this process; none if it is 0.
- * The partitions of the buffer table are chosen by the lowest bits of the hash, so all
- * of them are sampled.
+ * This process samples pages whose hash is less than this; none if it is 0.
+ * The lowest bits of the hash select the partition of the buffer table, so all
+ * partitions are sampled.
  */
 extern PGDLLIMPORT uint32 lazydrop_advisor_threshold;
 
@@ -34,9 +34,9 @@ extern PGDLLIMPORT int lazydrop_advisor_decay;
 #define LAZYDROP_ADVICE_SIZES	8
 
 /*
- * What is said of a size.  The first block of numbers is since the last reset, the
- * second of about the last lazydrop.advisor_decay.  A ratio is -1 when nothing has been
- * looked up.
+ * Results for a size.  The first block of numbers covers the time since the
+ * last reset, the second about the last lazydrop.advisor_decay.  A ratio is -1
+ * if there were no lookups.
  */
 typedef struct LazyDropAdvice
 {
@@ -47,7 +47,7 @@ typedef struct LazyDropAdvice
 	double		reads_per_second;
 	double		read_time_ms;	/* 0 without track_io_timing */
 	double		time_saved_ms;	/* compared with the real size */
-	double		cold_reads;		/* of reads, those for which it was too early */
+	double		cold_reads;		/* part of reads that may be hits */
 
 	double		recent_hit_ratio;
 	double		recent_reads_per_second;
@@ -62,7 +62,7 @@ typedef struct LazyDropAdviceStats
 	double		rate;			/* part of the pages that is sampled */
 	double		samples;		/* lookups that were sampled */
 	int64		dropped;		/* samples for which there was no room */
-	double		hits;			/* of all pages, as pg_stat_io and replay count */
+	double		hits;			/* all, as pg_stat_io and replay count */
 	double		reads;
 	double		seconds;		/* how long the advisor was on */
 	TimestampTz stats_reset;
@@ -76,7 +76,7 @@ extern void LazyDropAdvisorShmemInit(void);
 extern bool LazyDropAdvisorStartWorker(void);
 extern void LazyDropAdvisorMain(Datum arg);
 
-/* what is seen of it */
+/* statistics */
 extern void LazyDropAdvisorGetStats(LazyDropAdviceStats *stats);
 extern void LazyDropAdvisorReset(void);
 extern const char *LazyDropAdvisorShow(void);
@@ -86,7 +86,7 @@ extern void LazyDropAdvisorDropped(SMgrRelation *rels, int nrels);
 extern void LazyDropAdvisorTruncated(SMgrRelation rel, const ForkNumber *forknum,
 									 int nforks, const BlockNumber *nblocks);
 
-/* behind the functions below */
+/* called by the functions below */
 extern void LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr,
 									  IOContext io_context);
 extern void LazyDropAdvisorNoteMiss(const BufferTag *tag);
@@ -97,7 +97,7 @@ extern void LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context
 extern void LazyDropAdvisorNoteForget(const BufferTag *tag);
 
 /*
- * A page is looked up; the hash is that of its tag.
+ * A page is looked up; hash is the hash of its tag.
  */
 static inline void
 LazyDropAdvisorLookup(const BufferTag *tag, uint32 hash, SMgrRelation smgr,
@@ -148,7 +148,7 @@ LazyDropAdvisorExtend(const BufferTag *tag, uint32 hash, IOContext io_context)
 }
 
 /*
- * A page that is no more needed has lost its buffer.
+ * A page that is no longer needed has lost its buffer.
  */
 static inline void
 LazyDropAdvisorForget(const BufferTag *tag, uint32 hash)

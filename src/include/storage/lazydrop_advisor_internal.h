@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_internal.h
- *	  What the files of the advisor share.
+ *	  Declarations that the files of the advisor share.
  *
- * See src/backend/storage/advisor/README.  The part about pools needs nothing of the
- * server but its names for types, so that bench/advisor can do without.
+ * See src/backend/storage/advisor/README.  The part about pools uses nothing
+ * of the server but its type names, so that bench/advisor can use it alone.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -15,7 +15,7 @@
 #ifndef LAZYDROP_ADVISOR_INTERNAL_H
 #define LAZYDROP_ADVISOR_INTERNAL_H
 
-/* How a page was asked for: without a ring, or with one of these. */
+/* How a page was accessed: without a ring, or with one of these. */
 typedef enum LazyDropAdvisorAccess
 {
 	LAZYDROP_ADVISOR_NORMAL,
@@ -26,21 +26,22 @@ typedef enum LazyDropAdvisorAccess
 
 #define LAZYDROP_ADVISOR_NUM_ACCESSES	(LAZYDROP_ADVISOR_VACUUM + 1)
 
-/* What a sample says. */
+/* Kind of a sample. */
 typedef enum LazyDropAdvisorKind
 {
 	LAZYDROP_ADVISOR_LOOKUP,	/* a page was looked up */
 	LAZYDROP_ADVISOR_RECENT,	/* a page was found without looking it up */
-	LAZYDROP_ADVISOR_ZEROED,	/* a page was looked up that is not read if missing */
+	LAZYDROP_ADVISOR_ZEROED,	/* the same, but not read if missing */
 	LAZYDROP_ADVISOR_EXTEND,	/* a page was added to a relation */
-	LAZYDROP_ADVISOR_FORGET,	/* a page lost its buffer, as it is not needed */
+	LAZYDROP_ADVISOR_FORGET,	/* a page lost its buffer, not needed */
 	LAZYDROP_ADVISOR_TRUNCATE,	/* so did all of the fork from this page on */
 	LAZYDROP_ADVISOR_DROP,		/* so did all forks of the relation */
 } LazyDropAdvisorKind;
 
 /*
- * A page that was sampled.  A relation is known by a hash of its names, but for the
- * lowest bits, which are the fork: if two share it, their pages do.
+ * A sampled page.  A relation is identified by a hash of its names, except for
+ * the lowest bits, which are the fork: two relations with the same hash share
+ * their pages.
  */
 #define LAZYDROP_ADVISOR_FORK_MASK	3
 
@@ -48,7 +49,7 @@ typedef struct LazyDropAdvisorSample
 {
 	uint32		rel;
 	uint32		block;
-	uint32		rel_blocks;		/* a bulk read's: size of the fork, or 0 if not known */
+	uint32		rel_blocks;		/* size of a bulk read's fork, or 0 */
 	uint16		lookups;		/* by one process in a row, or almost so */
 	uint8		kind;			/* a LazyDropAdvisorKind */
 	uint8		access;			/* a LazyDropAdvisorAccess ... */
@@ -62,7 +63,7 @@ typedef struct LazyDropAdvisorSample
  * ----------------------------------------------------------------
  */
 
-/* The policy that the pools follow, and how the sample relates to all there is. */
+/* The policy that the pools follow, and the size of the sample. */
 typedef struct LazyDropAdvisorModel
 {
 	double		rate;			/* part of the pages that is sampled */
@@ -140,7 +141,7 @@ extern void LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool,
 									  const LazyDropAdvisorSample *sample);
 
 /* ----------------------------------------------------------------
- *		All of them, and what they tell, lazydrop_advisor_estimate.c
+ *		All pools, and the estimates, lazydrop_advisor_estimate.c
  * ----------------------------------------------------------------
  */
 
@@ -151,22 +152,22 @@ extern const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES];
 
 #define LAZYDROP_ADVISOR_REAL	3	/* index of that one */
 
-/* What is summed up; as doubles, because some of the sums decay. */
+/* Sums; they are doubles, because some of them decay. */
 typedef struct LazyDropAdvisorSums
 {
 	/* of the sample */
 	double		lookups;
 	double		misses[LAZYDROP_ADVISOR_SIZES];
-	double		cold[LAZYDROP_ADVISOR_SIZES];	/* of these, too early to tell */
+	double		cold[LAZYDROP_ADVISOR_SIZES];	/* of these, cold */
 
-	/* of all there was, as pg_stat_io has it */
+	/* of all pages, from pg_stat_io */
 	double		hits;
 	double		reads;			/* in pages */
 	double		read_time;		/* in milliseconds */
 	double		seconds;
 } LazyDropAdvisorSums;
 
-/* how large a relation is that was last read with a ring, as far as is known */
+/* known sizes of the relations that were last read with a ring */
 #define LAZYDROP_ADVISOR_NUM_BULKREADS	64
 
 typedef struct LazyDropAdvisorBulkRead
@@ -178,7 +179,8 @@ typedef struct LazyDropAdvisorBulkRead
 typedef struct LazyDropAdvisorPools
 {
 	LazyDropAdvisorModel model;
-	LazyDropAdvisorBulkRead bulkreads[LAZYDROP_ADVISOR_NUM_BULKREADS];	/* by hash */
+	/* by hash */
+	LazyDropAdvisorBulkRead bulkreads[LAZYDROP_ADVISOR_NUM_BULKREADS];
 	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES];
 } LazyDropAdvisorPools;
 

@@ -18,9 +18,9 @@
 #include "storage/spin.h"
 
 /*
- * What a process hands over at a time.  Its state says what the slot of the queue is
- * ready for (rule A3): the position in the queue of the batch to be put here, or that
- * number + 1 when it has been.
+ * The samples that a process hands over at a time.  The state shows for what
+ * the slot is ready (rule A3): the position in the queue of the batch to be
+ * put here, or that number + 1 when it has been put.
  */
 #define LAZYDROP_ADVISOR_BATCH	15
 
@@ -58,7 +58,7 @@ typedef struct LazyDropAdvisorShared
 	uint32		nbatches;		/* a power of two */
 	uint32		wait_event;
 
-	slock_t		mutex;			/* for all that follows, briefly */
+	slock_t		mutex;			/* protects the fields below */
 	LazyDropAdvisorSums total;	/* since stats_reset */
 	LazyDropAdvisorSums recent; /* the same, decaying */
 	uint64		dropped_before; /* dropped at the last reset */

@@ -3,8 +3,8 @@
  * lazydrop_cache.h
  *	  The replacement policy that no scan can flush.
  *
- * See src/backend/storage/buffer/README.lazydrop.  With lazydrop.scan_resistance
- * off, each call below is one comparison.
+ * See src/backend/storage/buffer/README.lazydrop.  With
+ * lazydrop.scan_resistance off, each call below is one comparison.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -37,8 +37,8 @@ extern void LazyDropCacheShmemInit(void);
 extern void LazyDropCacheXactCallback(XactEvent event, void *arg);
 
 /*
- * The ghost, lazydrop_ghost.c.  A page is remembered as a normal one, or as one that
- * a transaction that reads much has loaded, with the number of touches added.
+ * The ghost, lazydrop_ghost.c.  It remembers a page as normal, or as loaded by
+ * a transaction that reads much, with the number of touches added.
  */
 #define LAZYDROP_GHOST_NORMAL	1
 #define LAZYDROP_GHOST_BULK		2
@@ -48,11 +48,11 @@ extern void LazyDropGhostShmemInit(void *start, bool found);
 extern void LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind);
 extern uint32 LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk);
 
-/* what is seen of it */
+/* statistics */
 extern void LazyDropCacheGetStats(LazyDropCacheStats *stats);
 extern void LazyDropCacheResetStats(void);
 
-/* behind the functions below */
+/* called by the functions below */
 extern BufferDesc *LazyDropCacheGetVictim(uint32 (*claim) (uint32 n),
 										  LazyDropBufState *buf_state);
 extern void LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring);
@@ -64,9 +64,9 @@ extern bool LazyDropCacheIsVictim(int buf_id, uint32 usage_count);
 extern bool LazyDropCacheTakesFree(void);
 
 /*
- * Whether a scan that has a ring should take a free buffer instead.  VACUUM keeps to
- * its ring, because an administrator may have set the size of it, and bulk writes to
- * theirs, so that they clean up behind them.
+ * Return whether a scan that has a ring should take a free buffer instead.
+ * VACUUM keeps to its ring, because an administrator may have set its size,
+ * and bulk writes keep to theirs, so that they write their own pages.
  */
 static inline bool
 LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
@@ -76,8 +76,8 @@ LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
 }
 
 /*
- * Whether a ring may go on using a buffer that has no pin, and a usage count of at
- * most 1.
+ * Return whether a ring may continue to use a buffer that has no pin, and a
+ * usage count of at most 1.
  */
 static inline bool
 LazyDropCacheMayRecycle(int buf_id)
@@ -87,8 +87,8 @@ LazyDropCacheMayRecycle(int buf_id)
 }
 
 /*
- * Whether a buffer with this usage count would be a victim when the hand comes to it,
- * if it has no pin.
+ * Return whether a buffer with this usage count would be a victim when the
+ * hand reaches it, if it has no pin.
  */
 static inline bool
 LazyDropCacheIsReusable(int buf_id, uint32 usage_count)
@@ -99,8 +99,8 @@ LazyDropCacheIsReusable(int buf_id, uint32 usage_count)
 }
 
 /*
- * A page has been given a buffer, which the caller still has pinned.  A hash is that
- * of the page's tag; NULL says that the page is new.
+ * A page has been loaded into a buffer, which the caller still has pinned.
+ * hash is the hash of the page's tag, or NULL if the page is new.
  */
 static inline void
 LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
@@ -111,8 +111,8 @@ LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
 }
 
 /*
- * A page with this tag, which has this hash, has lost its buffer.  The buffer has no
- * tag now, and no pin but the caller's.
+ * A page with this tag and hash has lost its buffer.  The buffer has no tag
+ * now, and no pin but the caller's.
  */
 static inline void
 LazyDropCacheEvicted(int buf_id, const BufferTag *tag, uint32 hash)
@@ -122,7 +122,8 @@ LazyDropCacheEvicted(int buf_id, const BufferTag *tag, uint32 hash)
 }
 
 /*
- * A buffer becomes a free one.  The caller holds its header's lock, and it has no pin.
+ * A buffer becomes free.  The caller holds its header's lock, and it has no
+ * pin.
  */
 static inline void
 LazyDropCacheFreed(int buf_id)

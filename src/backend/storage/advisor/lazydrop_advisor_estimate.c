@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_estimate.c
- *	  Miniature pools of all sizes, and what is concluded from them.
+ *	  Miniature pools of all sizes, and the estimates made from them.
  *
- * Like lazydrop_advisor_pool.c, this needs nothing of the server but its names for
- * types.  Rules A8 and A9 are in README.
+ * Like lazydrop_advisor_pool.c, this file uses nothing of the server but its
+ * type names.  Rules A8 and A9 are in README.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -24,14 +24,14 @@ const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES] = {
 };
 
 /*
- * A8: sampled misses below which what really happened tells little about how
- * representative the sample is; and how far that may take the estimate.
+ * A8: below LITTLE_SAMPLED misses, the real reads show little about how
+ * representative the sample is.  MAX_CORRECTION limits the correction.
  */
 #define LITTLE_SAMPLED		16
 #define MAX_CORRECTION		2
 
 /*
- * Frames of the pool that stands for one of size factor.
+ * Return the number of frames of the miniature of a pool of size factor.
  */
 static int32
 FramesOf(int32 frames, double factor)
@@ -40,8 +40,8 @@ FramesOf(int32 frames, double factor)
 }
 
 /*
- * Memory that the pools need behind their struct, when the one that is as large as the
- * server's has so many frames.
+ * Return the memory that the pools need behind their struct, if the miniature
+ * of the server's size has this number of frames.
  */
 Size
 LazyDropAdvisorPoolsSize(int32 frames)
@@ -54,8 +54,8 @@ LazyDropAdvisorPoolsSize(int32 frames)
 }
 
 /*
- * How many frames fit into so much memory: at least one, and not more than there are
- * buffers.
+ * Return the number of frames that fit into the memory: at least one, and no
+ * more than there are buffers.
  */
 int32
 LazyDropAdvisorFrames(Size memory, int32 buffers)
@@ -76,8 +76,8 @@ LazyDropAdvisorFrames(Size memory, int32 buffers)
 }
 
 /*
- * Make empty pools in so much memory, aligned for an int64.  The caller sets the model,
- * then and later, but for the rate.
+ * Create empty pools in memory that is aligned for an int64.  The caller sets
+ * the model, except for the rate, then and later.
  */
 void
 LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffers,
@@ -98,8 +98,9 @@ LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffer
 }
 
 /*
- * How large the relation is of a page that is read with a ring.  A parallel worker may
- * not know; then it is as large as another process has said, or as has been read of it.
+ * Return the size of a relation that is read with a ring.  A parallel worker
+ * may not know it.  Then use the size that another process has reported, or
+ * the part that has been read.
  */
 static uint32
 BulkReadSize(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample)
@@ -120,11 +121,12 @@ BulkReadSize(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample)
 }
 
 /*
- * Let all pools know of a sample, and add to the sums what they say.
+ * Pass a sample to all pools, and add the results to the sums.
  *
- * Until a pool has been filled, it may not know a page because the advisor is young.
- * What the server has found then, a pool of the same size or a larger one would have
- * had as well, and of a smaller one little can be said: none counts a miss.
+ * Until a pool has been filled, a page may be missing only because the advisor
+ * has not seen it.  If the server had the page, a pool of the same size or a
+ * larger one would have had it as well, and for a smaller one the result is
+ * uncertain: no miss is counted.
  */
 void
 LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample,
@@ -174,7 +176,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 }
 
 /*
- * Add to sums, after these have been multiplied by decay.
+ * Multiply the sums by decay, and add more to them.
  */
 void
 LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
@@ -195,17 +197,17 @@ LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
 }
 
 /*
- * Estimate how many pages would have been read at each size.
+ * Estimate the number of pages that would have been read at each size.
  *
- * A sampled miss stands for as many as make the pool of the server's size read what was
- * really read: that takes out most of what chance has put into the sample (rule A8).
- * For a smaller pool, it does so the less, the nearer it comes to reading all that is
- * looked up: there, the sample cannot be as wrong.  What this leaves of the difference,
- * because too little was sampled, is taken for the same at all sizes; but at a larger one
- * only as far as it misses something as well.
+ * Misses are scaled so that the pool of the server's size has as many reads as
+ * the server had.  This removes most of the sampling error (rule A8).  For a
+ * smaller pool, the correction is the weaker, the closer it comes to reading
+ * every page that is looked up: there, the sample cannot be as wrong.  If a
+ * difference remains, because too little was sampled, it is added at all
+ * sizes; but at a larger size only as far as that misses something as well.
  *
- * Nothing makes a larger pool read less than a smaller one: neither policy is one of
- * those of which that can be said.
+ * A larger pool is not forced to read less than a smaller one, since neither
+ * policy guarantees that.
  */
 void
 LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate, double *reads)

@@ -3,12 +3,12 @@
  * lazydrop_advisor_pool.c
  *	  A miniature of a buffer pool of some size.
  *
- * It is given the pages that are sampled, and follows the policy of the server: the
- * clock sweep of freelist.c, or the clock with two classes of lazydrop_cache.c.
+ * It receives the sampled pages, and follows the server's policy: the clock
+ * sweep of freelist.c, or the clock with two classes of lazydrop_cache.c.
  * Rules A5 to A7 are in README; C1 to C9 in ../buffer/README.lazydrop.
  *
- * Nothing here is shared, and nothing fails.  The file needs nothing of the server but
- * its names for types.
+ * Nothing here is shared, and no function fails.  The file uses nothing of the
+ * server but its type names.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -22,17 +22,17 @@
 #include "storage/lazydrop_advisor_internal.h"
 #include "storage/lazydrop_cache_policy.h"
 
-/* the ghost, as in lazydrop_ghost.c: a set is its ways, and how many were put there */
+/* the ghost, as in lazydrop_ghost.c: a set has an insertion count and ways */
 #define GHOST_WAYS			15
 #define GHOST_SET			(GHOST_WAYS + 1)
 
-/* a bulk read has a ring if the table is larger than 1 / RING_SHARE of the pool */
+/* a bulk read has a ring if the table exceeds 1 / RING_SHARE of the pool */
 #define RING_SHARE			4
 
 /* no ring is larger than 1 / RING_LIMIT of the pool */
 #define RING_LIMIT			8
 
-/* what is needed to start a structure at a multiple of 8 */
+/* rounded up, so that the next structure is aligned */
 #define ALIGNED(size)		(((Size) (size) + 7) & ~(Size) 7)
 
 /* ----------------------------------------------------------------
@@ -70,7 +70,7 @@ NumGhostSets(int32 nframes)
 }
 
 /*
- * Memory that a pool needs, behind its struct: about 25 bytes a frame.
+ * Return the memory needed behind the struct: about 25 bytes for each frame.
  */
 Size
 LazyDropAdvisorPoolSize(int32 nframes)
@@ -81,8 +81,9 @@ LazyDropAdvisorPoolSize(int32 nframes)
 }
 
 /*
- * Make an empty pool of nframes, at least one, which stands for so many buffers, in
- * memory that is aligned for an int64.  The model may change later.
+ * Create an empty pool of nframes, at least one, in memory that is aligned for
+ * an int64.  It represents a pool of the given number of buffers.  The model
+ * may change later.
  */
 void
 LazyDropAdvisorPoolInit(LazyDropAdvisorPool *pool, const LazyDropAdvisorModel *model,
@@ -116,7 +117,7 @@ BucketOf(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
 }
 
 /*
- * The frame of a page, or -1.
+ * Return the frame of a page, or -1.
  */
 static int32
 FindPage(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
@@ -137,7 +138,7 @@ SetClass(LazyDropAdvisorPool *pool, int32 i, uint8 class)
 }
 
 /*
- * Take the page out of a frame.
+ * Remove the page from a frame.
  */
 static void
 RemovePage(LazyDropAdvisorPool *pool, int32 i)
@@ -236,7 +237,7 @@ ProbationIsShort(LazyDropAdvisorPool *pool)
 }
 
 /*
- * Rule C4.
+ * Move the main hand (rule C4).
  */
 static void
 Demote(LazyDropAdvisorPool *pool)
@@ -264,7 +265,8 @@ Demote(LazyDropAdvisorPool *pool)
 }
 
 /*
- * Rules C2 and C3.  All frames are used.  Returns -1 when the clock sweep should look.
+ * Find a victim on probation (rules C2 and C3).  All frames are used.  Return
+ * -1 if the clock sweep should look.
  */
 static int32
 ProbationVictim(LazyDropAdvisorPool *pool)
@@ -309,8 +311,7 @@ ProbationVictim(LazyDropAdvisorPool *pool)
 }
 
 /*
- * A frame for another page, taken from the free ones, or from a page, which the ghost
- * may remember then.
+ * Return a free frame, or evict a page, which the ghost may then remember.
  */
 static int32
 GetFrame(LazyDropAdvisorPool *pool)
@@ -348,9 +349,9 @@ GetFrame(LazyDropAdvisorPool *pool)
  */
 
 /*
- * Rule C6: what a process did with a page shortly after it was loaded was one use.
- * Each process remembers its own loads; here, those of all are in one queue, which is
- * as short as the sample is small.
+ * Remember a load (rule C6): all uses of a page shortly after it was loaded
+ * count as one.  Each process of the server remembers its own loads.  Here,
+ * one queue has the loads of all, and its length is reduced like the sample.
  */
 static void
 RememberLoad(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
@@ -385,7 +386,7 @@ RememberLoad(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
 }
 
 /*
- * The next slot of the ring that stands for all rings of this kind.
+ * Return the next slot of the ring for all rings of this kind.
  */
 static LazyDropAdvisorLoad *
 NextRingSlot(LazyDropAdvisorPool *pool, LazyDropAdvisorAccess access)
@@ -407,8 +408,8 @@ NextRingSlot(LazyDropAdvisorPool *pool, LazyDropAdvisorAccess access)
 }
 
 /*
- * Whether an access that has a ring in the server has one in a pool of this size
- * (rule A6).
+ * Return whether an access with a ring in the server has one in a pool of this
+ * size (rule A6).
  */
 static bool
 HasRing(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
@@ -421,8 +422,8 @@ HasRing(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 }
 
 /*
- * A frame for a page that is loaded with a ring: that of an older page of the ring, if
- * nothing else has come upon it.
+ * Return a frame for a page that is loaded with a ring.  Reuse the frame of an
+ * older page of the ring, unless that page has been used otherwise.
  */
 static int32
 GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
@@ -431,7 +432,7 @@ GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 	LazyDropAdvisorLoad *slot;
 	int32		i;
 
-	/* Rule C8: a bulk read takes what is free. */
+	/* Rule C8: a bulk read takes free frames. */
 	if (pool->model->two_classes && access == LAZYDROP_ADVISOR_BULKREAD &&
 		pool->free >= 0)
 		return GetFrame(pool);
@@ -451,7 +452,7 @@ GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 }
 
 /*
- * A page is looked up, or added.  Tells whether the pool had it; it has it now.
+ * Look up a page, or add it.  Return whether the pool had it; it has it now.
  */
 LazyDropAdvisorOutcome
 LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample)
@@ -467,7 +468,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	i = FindPage(pool, sample->rel, sample->block);
 	if (i >= 0)
 	{
-		/* as PinBuffer has it; PinBuffer_Locked leaves the count alone */
+		/* as in PinBuffer; PinBuffer_Locked does not change the count */
 		frame = &pool->frames[i];
 		if (sample->kind == LAZYDROP_ADVISOR_RECENT)
 			return LAZYDROP_ADVISOR_HIT;
@@ -503,8 +504,8 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 }
 
 /*
- * A page is gone, or all pages of a fork from this one on, or of all forks: their
- * frames become free.
+ * Free the frame of a page, or of all pages of a fork from this one on, or of
+ * all forks.
  */
 void
 LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample)

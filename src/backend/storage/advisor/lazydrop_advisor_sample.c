@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_sample.c
- *	  A sample of the pages that are used: from the processes that use them to the
- *	  advisor's worker.
+ *	  Sampling of page accesses, and their transfer to the advisor's worker.
  *
- * Rules A1 to A4 are in README.  No function here takes a lock, waits, allocates memory
- * or fails.
+ * Rules A1 to A4 are in README.  No function here takes a lock, waits,
+ * allocates memory or fails.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -35,10 +34,10 @@ StaticAssertDecl(LAZYDROP_ADVISOR_MAX_USAGE == BM_MAX_USAGE_COUNT,
 StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 				 "what is simulated should be what is shown");
 
-/* of lazydrop.advisor_memory, the queue has at most 1 / QUEUE_SHARE */
+/* the queue has at most 1 / QUEUE_SHARE of lazydrop.advisor_memory */
 #define QUEUE_SHARE			4
 
-/* A2: lookups after which a batch, or what was only counted, is handed over */
+/* A2: lookups after which a batch, or a count of hits, is handed over */
 #define MAX_LOOKUPS			4096
 
 bool		lazydrop_advisor = false;
@@ -51,7 +50,7 @@ LazyDropAdvisorShared *LazyDropAdvisorCtl = NULL;
 
 static char *lazydrop_advice;
 
-/* what this process has sampled and not handed over */
+/* samples that this process has not yet handed over */
 static LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
 static int	nsamples;
 static int	nlookups;
@@ -134,7 +133,7 @@ NumBatches(void)
 }
 
 /*
- * What the queue leaves to the pools.
+ * Return the memory that the queue leaves to the pools.
  */
 Size
 LazyDropAdvisorPoolsMemory(void)
@@ -144,8 +143,8 @@ LazyDropAdvisorPoolsMemory(void)
 }
 
 /*
- * Shared memory that is needed.  It is there when the advisor is off, too, so that it
- * can be switched on.
+ * Return the size of shared memory.  It is allocated even if the advisor is
+ * off, so that it can be switched on.
  */
 Size
 LazyDropAdvisorShmemSize(void)
@@ -155,7 +154,7 @@ LazyDropAdvisorShmemSize(void)
 }
 
 /*
- * Allocate and initialize it, or find it.
+ * Allocate and initialize shared memory, or attach to it.
  */
 void
 LazyDropAdvisorShmemInit(void)
@@ -193,7 +192,7 @@ LazyDropAdvisorShmemInit(void)
  */
 
 /*
- * Hand over what was sampled, or drop it when there is no room.
+ * Hand over the samples, or drop them if there is no room.
  */
 static void
 PutBatch(void)
@@ -216,7 +215,7 @@ PutBatch(void)
 		}
 		else if ((int64) (state - position) < 0)
 		{
-			/* what was put there a round ago has not been taken */
+			/* the batch of the previous round has not been taken */
 			pg_atomic_fetch_add_u64(&ctl->dropped, nsamples);
 			nsamples = nlookups = 0;
 			last_lookup = NULL;
@@ -234,7 +233,7 @@ PutBatch(void)
 	nsamples = nlookups = 0;
 	last_lookup = NULL;
 
-	/* The worker looks by itself, but too rarely for a burst. */
+	/* The worker checks by itself, but too rarely for a burst. */
 	if (position % Max(ctl->nbatches / 4, 1) == 0)
 	{
 		worker = pg_atomic_read_u32(&ctl->worker);
@@ -244,7 +243,7 @@ PutBatch(void)
 }
 
 /*
- * The next batch, or NULL when there is none.  Only the worker may call this.
+ * Return the next batch, or NULL.  Only the worker may call this.
  */
 LazyDropAdvisorBatch *
 LazyDropAdvisorNextBatch(void)
@@ -260,7 +259,7 @@ LazyDropAdvisorNextBatch(void)
 }
 
 /*
- * The worker needs it no more.
+ * Release a batch that the worker has processed.
  */
 void
 LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch)
@@ -307,7 +306,7 @@ HashRelation(RelFileLocator rlocator, ForkNumber forknum)
 }
 
 /*
- * Room for a sample.
+ * Return a new sample, and hand over the batch first if it is full.
  */
 static LazyDropAdvisorSample *
 NewSample(uint32 rel, BlockNumber block, LazyDropAdvisorKind kind)
@@ -346,7 +345,7 @@ AccessOf(IOContext io_context)
 }
 
 /*
- * What was sampled last of a page, if it has not been handed over, or NULL.
+ * Return the last sample of a page that has not been handed over, or NULL.
  */
 static LazyDropAdvisorSample *
 FindSample(uint32 rel, BlockNumber block)
@@ -360,8 +359,9 @@ FindSample(uint32 rel, BlockNumber block)
 }
 
 /*
- * A page that is sampled is looked up.  What this process has looked up a short while
- * ago is only counted: an index's root, if it is sampled, would fill the queue.
+ * A sampled page is looked up.  If this process has looked it up recently,
+ * only count the lookup.  Otherwise an index's root, if sampled, would fill
+ * the queue.
  */
 void
 LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_context)
@@ -372,7 +372,7 @@ LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_
 	if (++nlookups > MAX_LOOKUPS && nsamples > 0)
 		PutBatch();
 
-	/* not across what has become of it meanwhile */
+	/* do not count across another event for the page */
 	last_lookup = FindSample(rel, tag->blockNum);
 	if (last_lookup != NULL && last_lookup->kind == LAZYDROP_ADVISOR_LOOKUP &&
 		(last_lookup->access & ~LAZYDROP_ADVISOR_MISSED) == access)
@@ -394,8 +394,8 @@ LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_
 }
 
 /*
- * A page was found in the buffer where it had been before.  A smaller pool would have
- * read it, and pg_stat_io does not count it.
+ * A page was found in the buffer where it had been before.  A smaller pool
+ * would have read it, and pg_stat_io does not count it.
  */
 void
 LazyDropAdvisorNoteRecent(BufferTag *tag)
@@ -419,7 +419,8 @@ LazyDropAdvisorNoteRecent(BufferTag *tag)
 }
 
 /*
- * A page was looked up, and would not have been read: it is going to be replaced.
+ * A page was looked up that would not have been read, because it is going to
+ * be replaced.
  */
 void
 LazyDropAdvisorNoteZeroed(SMgrRelation smgr, ForkNumber forknum, BlockNumber block)
@@ -441,7 +442,7 @@ LazyDropAdvisorNoteMiss(const BufferTag *tag)
 }
 
 /*
- * A page that is sampled is added to a relation.
+ * A sampled page is added to a relation.
  */
 void
 LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context)
@@ -455,7 +456,7 @@ LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context)
 }
 
 /*
- * A page that is sampled has lost its buffer, as it is not needed any more.
+ * A sampled page has lost its buffer, because it is no longer needed.
  */
 void
 LazyDropAdvisorNoteForget(const BufferTag *tag)
@@ -465,7 +466,8 @@ LazyDropAdvisorNoteForget(const BufferTag *tag)
 }
 
 /*
- * Relations are dropped: a larger pool than ours would still have pages of them.
+ * Relations are dropped.  A larger pool than the server's may still have pages
+ * of them.
  */
 void
 LazyDropAdvisorDropped(SMgrRelation *rels, int nrels)
@@ -481,7 +483,7 @@ LazyDropAdvisorDropped(SMgrRelation *rels, int nrels)
 }
 
 /*
- * Forks of a relation, which is not temporary, are truncated to so many blocks.
+ * Forks of a relation, which is not temporary, are truncated to nblocks.
  */
 void
 LazyDropAdvisorTruncated(SMgrRelation rel, const ForkNumber *forknum, int nforks,

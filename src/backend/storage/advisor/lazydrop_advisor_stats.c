@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_stats.c
- *	  What the advisor shows.
+ *	  Results of the advisor.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -25,7 +25,7 @@
 #include "utils/timestamp.h"
 
 /*
- * The hit ratio when so many pages would have been read, or -1.
+ * Return the hit ratio for this number of reads, or -1 without lookups.
  */
 static double
 HitRatio(const LazyDropAdvisorSums *sums, double reads)
@@ -36,7 +36,7 @@ HitRatio(const LazyDropAdvisorSums *sums, double reads)
 }
 
 /*
- * Tell what has been found out since the last reset.  Takes no lock but a spinlock.
+ * Return the results since the last reset.  Takes no lock but a spinlock.
  */
 void
 LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
@@ -95,7 +95,8 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 }
 
 /*
- * Begin anew.  The pools keep what they have, so that they need not warm up again.
+ * Reset the results.  The pools keep their pages, so that they need not warm
+ * up again.
  */
 void
 LazyDropAdvisorReset(void)
@@ -122,7 +123,7 @@ AppendRatio(StringInfo buf, const char *name, double ratio)
 }
 
 /*
- * Value of lazydrop.advice.
+ * Show hook of lazydrop.advice.
  */
 const char *
 LazyDropAdvisorShow(void)

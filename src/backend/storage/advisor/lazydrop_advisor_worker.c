@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_advisor_worker.c
- *	  The advisor's worker: takes samples from the queue, lets the miniature pools
- *	  simulate, and sums up what they say.
+ *	  The advisor's worker: takes samples from the queue, passes them to the
+ *	  miniature pools, and sums up the results.
  *
- * It is started by the lazy drop worker while lazydrop.advisor is on, also again when it
- * has ended, and ends when the setting is off, so that it takes a slot of
- * max_worker_processes only then.  Its pools are its own memory; without it, samples are
- * dropped (rule A4).
+ * The lazy drop worker starts it while lazydrop.advisor is on, also again when
+ * it has ended.  It exits when the setting is off, so that it takes a slot of
+ * max_worker_processes only while it is on.  Its pools are in private memory;
+ * without a worker, samples are dropped (rule A4).
  *
- * As the lazy drop worker, it takes no procsignal slot: it has no file open, no snapshot
- * and no transaction.
+ * Like the lazy drop worker, it takes no procsignal slot: it has no file open,
+ * no snapshot and no transaction.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -42,25 +42,28 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-/* how long to sleep, in milliseconds: the less, the more there was to do */
+/* time to sleep, in milliseconds; shorter while there is work */
 #define MIN_SLEEP_MS		50
 #define MAX_SLEEP_MS		1000
 
-/* how often pg_stat_io is read, in milliseconds: it is not brought up to date sooner */
+/* interval of reading pg_stat_io, in milliseconds; it is not updated sooner */
 #define IO_INTERVAL_MS		1000
 
-/* milliseconds from one start of a worker to the next, so that errors do not flood the log */
+/*
+ * least time between two starts of a worker, in milliseconds, so that errors
+ * do not flood the log
+ */
 #define START_INTERVAL_MS	1000
 
 #define NS_PER_MS			INT64CONST(1000000)
 
-/* batches that are taken without looking for interrupts */
+/* batches that are taken between two checks for interrupts */
 #define BATCHES_AT_ONCE		64
 
-/* A7: batches that tell how many processes load pages */
+/* A7: batches from which the number of loading processes is estimated */
 #define LOADERS_SEEN		64
 
-/* what pg_stat_io had when it was last read */
+/* values of pg_stat_io when it was last read */
 typedef struct IOTotals
 {
 	double		hits;
@@ -79,12 +82,12 @@ static int32 loaders_seen[LOADERS_SEEN];
 static int	next_loader;
 
 /*
- * Start the worker, if it is to run and there is none.  Called by the lazy drop worker
- * whenever it wakes up.  Returns false when that should be done again soon: there was no
- * room for a worker, or it is not known yet how it fares.
+ * Start the worker, if it should run and there is none.  The lazy drop worker
+ * calls this whenever it wakes up.  Return false if it should call again soon:
+ * there was no room for a worker, or it is not yet known whether it runs.
  *
- * The postmaster is not asked to restart it.  While it waits to do so, it cannot be told
- * from a worker that has ended, and there would be one more for each error.
+ * The postmaster does not restart the worker.  A worker that waits for that
+ * looks like an ended one, so each error would add another worker.
  */
 bool
 LazyDropAdvisorStartWorker(void)
@@ -153,7 +156,7 @@ AdvisorExit(int code, Datum arg)
 }
 
 /*
- * Take over what the policy depends on.
+ * Set the model from the settings that the policy depends on.
  */
 static void
 SetModel(void)
@@ -164,7 +167,7 @@ SetModel(void)
 	model->two_classes =
 		lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 
-	/* as GetAccessStrategy has it, with GetPinLimit for each size */
+	/* as in GetAccessStrategy, with GetPinLimit for each size */
 	model->ring_least = 256 / blocks_per_kb;
 	model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = model->ring_least + LazyDropRingReadAhead();
 	model->pinners = MaxBackends + NUM_AUXILIARY_PROCS;
@@ -189,8 +192,8 @@ ProcessAdvisorInterrupts(void)
 }
 
 /*
- * Estimate how many processes load pages: those that have sent the last batches with
- * such pages.
+ * Estimate the number of processes that load pages: those that have sent the
+ * last batches with such pages.
  */
 static void
 CountLoaders(void)
@@ -223,8 +226,9 @@ NoteLoader(const LazyDropAdvisorBatch *batch)
 }
 
 /*
- * Let the pools know of what is in the queue, but of no more batches than that has room
- * for: if it is never empty, there are other things to do.  Returns how many there were.
+ * Pass the samples in the queue to the pools, but no more batches than the
+ * queue has room for: the worker has other work, even if the queue is never
+ * empty.  Return the number of batches.
  */
 static uint32
 TakeSamples(void)
@@ -246,7 +250,8 @@ TakeSamples(void)
 }
 
 /*
- * What pg_stat_io has counted: pages of shared buffers that were found, and read.
+ * Read from pg_stat_io the number of pages in shared buffers that were found,
+ * and that were read.
  */
 static void
 ReadIO(IOTotals *totals)
@@ -272,11 +277,11 @@ ReadIO(IOTotals *totals)
 }
 
 /*
- * Sum up what there was since this was last done, together with what pg_stat_io says.
+ * Publish the sums since the last call, with the values of pg_stat_io.
  *
- * When that has been set to zero, or the startup process has restored what was there
- * before the restart, the interval is left out.  While it is being set to zero, the
- * time of the reset and the numbers may not be of the same reset.
+ * If pg_stat_io has been reset, or the startup process has restored its values
+ * from before the restart, skip the interval.  During a reset, the time of the
+ * reset and the numbers may not be of the same reset.
  */
 static void
 Publish(int64 now)
@@ -308,7 +313,7 @@ Publish(int64 now)
 }
 
 /*
- * Make the pools, and throw away what is in the queue, which is of an earlier time.
+ * Create the pools, and discard the batches in the queue, which are old.
  */
 static void
 BeginSimulation(void)
@@ -344,7 +349,7 @@ LazyDropAdvisorMain(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* Another one may have been started, when this one was late. */
+	/* Another worker may have been started, if this one was late. */
 	if (!lazydrop_advisor ||
 		!pg_atomic_compare_exchange_u32(&LazyDropAdvisorCtl->worker, &none,
 										(uint32) MyProcNumber))

@@ -3,14 +3,14 @@
  * lazydrop_cache.c
  *	  A replacement policy that no scan can flush: a clock with two classes.
  *
- * Rules C1-C9 are in README.lazydrop.  What a function does to a buffer's class can
- * make a worse victim, never a wrong page: no process relies on a class to find out
- * what a buffer holds or whether it may be reused.
+ * Rules C1-C9 are in README.lazydrop.  A wrong class can cause a worse victim,
+ * never a wrong page: no process relies on a class to determine the contents
+ * of a buffer or whether it may be reused.
  *
- * The parts are known from the literature: a probation queue with a memory of what
- * was evicted from it (2Q, Johnson and Shasha 1994; S3-FIFO, Yang et al. 2023),
- * correlated references (LRU-K, O'Neil et al. 1993), two hands on one ring of buffers
- * (CLOCK-Pro, Jiang et al. 2005).
+ * The parts are known from the literature: a probation queue that remembers
+ * evicted pages (2Q, Johnson and Shasha 1994; S3-FIFO, Yang et al. 2023),
+ * correlated references (LRU-K, O'Neil et al. 1993), two hands on one ring of
+ * buffers (CLOCK-Pro, Jiang et al. 2005).
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -36,19 +36,19 @@ int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
 
 #define CLASS_TOUCHES(class)	(((class) >> CLASS_TOUCH_SHIFT) & 7)
 
-/* C6: processes that load, as a process assumes that has just begun */
+/* C6: number of loading processes that a new process assumes */
 #define GUESSED_LOADERS		32
 
-/* C7: a transaction reads much when it has loaded 1 / BULK_SHARE of the buffers */
+/* C7: a transaction reads much if it has loaded 1 / BULK_SHARE of buffers */
 #define BULK_SHARE			16
 
 /* C7: touches that promote a page that such a transaction has loaded */
 #define BULK_TOUCHES		5
 
-/* positions that a process takes from a hand at a time, at most */
+/* maximum number of positions that a process takes from a hand at a time */
 #define CLAIM				64
 
-/* What is counted, each process for itself at first. */
+/* Counters.  Each process first counts in private memory. */
 typedef enum CacheCounter
 {
 	COUNT_LOADS,
@@ -65,10 +65,10 @@ typedef enum CacheCounter
 
 #define NUM_CACHE_COUNTERS	(COUNT_FALLBACKS + 1)
 
-/* events after which a process adds its counters to those of all */
+/* events after which a process adds its counts to the shared counters */
 #define EVENTS_PER_FLUSH	64
 
-/* alone in its cache line: what processes change, or read at each load */
+/* in a cache line of its own, because processes use it at each load */
 typedef union PaddedCounter
 {
 	pg_atomic_uint64 value;
@@ -80,7 +80,7 @@ typedef struct LazyDropCacheShared
 	PaddedCounter nmain;		/* buffers in the main class */
 	PaddedCounter main_hand;	/* not reduced modulo NBuffers */
 
-	/* since the server was started; what is shown is counted from bases on */
+	/* since server start; the views show the difference to bases */
 	pg_atomic_uint64 counters[NUM_CACHE_COUNTERS];
 	pg_atomic_uint64 bases[NUM_CACHE_COUNTERS];
 	pg_atomic_uint64 stats_reset;	/* a TimestampTz */
@@ -90,7 +90,8 @@ static LazyDropCacheShared *CacheCtl;
 static uint8 *Classes;			/* one for each buffer */
 
 /*
- * Positions of a hand that this process has taken: the more, the more it needs.
+ * Positions of a hand that this process has taken.  Their number grows with
+ * its demand.
  */
 typedef struct Claim
 {
@@ -106,7 +107,9 @@ static Claim main_claim;
 /* the buffer that this process took last from the probation hand */
 static int	last_victim = -1;
 
-/* C6: what this process has loaded last, in a ring, and how much it may remember */
+/*
+ * C6: the last loads of this process, in a ring, and how many it may remember
+ */
 typedef struct RecentLoad
 {
 	int			buf_id;
@@ -119,17 +122,17 @@ static int	next_recent_load;
 static int	num_recent_loads;
 static int	recent_window = 1;
 
-/* C7: what the current transaction has loaded, and when that was last halved */
+/* C7: loads of the current transaction, and the time of their last halving */
 static int64 xact_loads;
 static uint64 xact_loads_halved;
 
-/* what this process has counted and not yet added */
+/* counts that this process has not yet added */
 static uint64 pending_counts[NUM_CACHE_COUNTERS];
 static int	pending_events;
 static uint64 last_flush;		/* LoadClock then */
 static bool initialized = false;
 
-/* whether a scan left its ring for the free list, which may have become empty */
+/* a scan left its ring for the free list, which may have become empty */
 static bool left_ring = false;
 
 static void ForgetLoad(void);
@@ -140,8 +143,9 @@ static void ForgetLoad(void);
  */
 
 /*
- * The clock of the policy: loads without a ring, by all processes, since the server
- * was started.  It lags behind by what each has not yet added.
+ * Return the clock of the policy: loads without a ring, by all processes,
+ * since server start.  It lags by the counts that processes have not yet
+ * added.
  */
 static inline uint64
 LoadClock(void)
@@ -150,10 +154,11 @@ LoadClock(void)
 }
 
 /*
- * Add what was counted to the counters of all processes.
+ * Add the counts of this process to the shared counters.
  *
- * Of the last loads of all, so many as RECENT_SHARE allows may be remembered (rule
- * C6).  This process' share is that of what was loaded since it last came here.
+ * RECENT_SHARE limits how many of the last loads of all processes may be
+ * remembered (rule C6).  The share of this process is its part of the loads
+ * since the last call.
  */
 static void
 FlushCounts(void)
@@ -190,7 +195,7 @@ Count(CacheCounter counter)
 }
 
 /*
- * This process ends: what it has loaded last was one use, too.
+ * At process exit, the last loads count as one use, too.
  */
 static void
 CacheShmemExit(int code, Datum arg)
@@ -203,8 +208,9 @@ CacheShmemExit(int code, Datum arg)
 /*
  * Called at each load, when no spinlock is held.
  *
- * The callback is one of on_shmem_exit, because PG_ENSURE_ERROR_CLEANUP wants its own
- * to be the last of before_shmem_exit.
+ * The callback is registered with on_shmem_exit, because
+ * PG_ENSURE_ERROR_CLEANUP requires its own callback to be the last one of
+ * before_shmem_exit.
  */
 static inline void
 MaybeFlushCounts(void)
@@ -227,7 +233,7 @@ MaybeFlushCounts(void)
  */
 
 /*
- * Change a buffer's class.  The caller may do so by rule C1.
+ * Change a buffer's class.  Rule C1 must allow the caller to do so.
  */
 static void
 SetClass(int buf_id, uint8 class)
@@ -261,7 +267,7 @@ IsMain(int buf_id)
 }
 
 /*
- * Whether probation has less than its share.
+ * Return whether probation has less than its share.
  */
 static inline bool
 ProbationIsShort(void)
@@ -271,8 +277,8 @@ ProbationIsShort(void)
 }
 
 /*
- * Whether main has so nearly all of the pool that looking for probation takes longer
- * than it is worth.
+ * Return whether main has nearly all of the pool, so that a search for buffers
+ * on probation is not worthwhile.
  */
 static inline bool
 ProbationIsGone(void)
@@ -282,7 +288,7 @@ ProbationIsGone(void)
 }
 
 /*
- * Usage count up to which a buffer on probation is a victim.
+ * Return the usage count up to which a buffer on probation is a victim.
  */
 static inline uint32
 EvictableUsage(uint8 class)
@@ -291,8 +297,9 @@ EvictableUsage(uint8 class)
 }
 
 /*
- * Whether a ring may go on using a buffer: what is in main is used by others, and what
- * has been loaded without a ring is theirs.  The answer may be outdated at once.
+ * Return whether a ring may continue to use a buffer.  It may not if others
+ * use the page, which is then in main, or have loaded it without a ring.  The
+ * answer may be outdated at once.
  */
 bool
 LazyDropCacheIsOfRing(int buf_id)
@@ -301,8 +308,8 @@ LazyDropCacheIsOfRing(int buf_id)
 }
 
 /*
- * Whether the probation hand would take a buffer with this usage count, if it has no
- * pin.  The answer may be outdated at once.
+ * Return whether the probation hand would take a buffer with this usage count,
+ * if it has no pin.  The answer may be outdated at once.
  */
 bool
 LazyDropCacheIsVictim(int buf_id, uint32 usage_count)
@@ -318,8 +325,8 @@ LazyDropCacheIsVictim(int buf_id, uint32 usage_count)
  */
 
 /*
- * Begin a search with the positions that are left of a claim, or without, if the hand
- * has gone far since: those would be the newest pages by now.
+ * Begin a search with the remaining positions of a claim.  Discard them if the
+ * hand has advanced far since: they would be the newest pages by now.
  */
 static inline void
 CheckClaim(Claim *claim)
@@ -334,8 +341,8 @@ CheckClaim(Claim *claim)
 }
 
 /*
- * How many positions to take next: one by a process that loads a page now and then, at
- * most CLAIM by one that goes on.
+ * Return the number of positions to take next: one if the process rarely loads
+ * a page, at most CLAIM if it loads continuously.
  */
 static inline uint32
 NextClaim(Claim *claim)
@@ -347,7 +354,7 @@ NextClaim(Claim *claim)
 }
 
 /*
- * The next position of the main hand.
+ * Return the next position of the main hand.
  */
 static inline int
 NextMainPosition(void)
@@ -363,9 +370,9 @@ NextMainPosition(void)
 }
 
 /*
- * Move the main hand until probation has its share, but not far: each load that
- * takes a victim goes on.  A buffer that has not been used since the last rounds is
- * demoted.
+ * Move the main hand until probation has its share, but not far: each load
+ * that takes a victim continues.  Demote buffers that have not been used since
+ * the last rounds.
  */
 static void
 Demote(void)
@@ -393,7 +400,7 @@ Demote(void)
 			continue;
 		if (BUF_STATE_GET_USAGECOUNT(state) != 0)
 		{
-			/* when that fails, the buffer is being used: so much the better */
+			/* if this fails, the buffer is being used, so keep its count */
 			(void) LazyDropExchangeBufState(buf, &state,
 											state - BUF_USAGECOUNT_ONE);
 			continue;
@@ -412,13 +419,13 @@ Demote(void)
 }
 
 /*
- * The probation hand has come to a buffer that was used while it was on probation.
- * Promote it, if it has the largest usage count, or the hand has spared it before:
- * then it was used in both laps.  Sessions that read the same pages at about the same
- * time use them in one.
+ * The probation hand has reached a buffer that was used while on probation.
+ * Promote it, if it has the largest usage count, or the hand has spared it
+ * before: then it was used in both laps.  Sessions that read the same pages at
+ * about the same time use them in one lap.
  *
- * The caller holds the header's lock, and the buffer has no pin.  Returns what is to
- * become of its state.
+ * The caller holds the header's lock, and the buffer has no pin.  Return the
+ * new state.
  */
 static LazyDropBufState
 Promote(int buf_id, LazyDropBufState state)
@@ -451,18 +458,19 @@ Promote(int buf_id, LazyDropBufState state)
 }
 
 /*
- * Find a victim on probation.  claim takes so many positions from the probation hand,
- * which is that of the clock sweep, and returns the first of them.
+ * Find a victim on probation.  claim takes n positions from the probation
+ * hand, which is the clock sweep's, and returns the first of them.
  *
- * Returns a buffer that has no pin, with its header locked and the state in *buf_state,
- * as StrategyGetBuffer does; or NULL when there is hardly a buffer on probation, or
- * all of them are pinned: then the clock sweep goes over all buffers, lowers the usage
- * counts of main as well, or says that there is no victim.
+ * Return a buffer that has no pin, with its header locked and the state in
+ * *buf_state, as StrategyGetBuffer does.  Return NULL if there is hardly a
+ * buffer on probation, or all of them are pinned: then the clock sweep scans
+ * all buffers, lowers the usage counts of main as well, or reports that there
+ * is no victim.
  */
 BufferDesc *
 LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 {
-	int			spare = -1;		/* the least used that was passed over */
+	int			spare = -1;		/* the least used skipped buffer */
 	uint32		spare_usage = 0;
 	int			passed_over = 0;
 
@@ -519,7 +527,9 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 			Demote();
 	}
 
-	/* All of probation is in use, it seems: so the least used, if it is free. */
+	/*
+	 * All of probation seems to be in use.  Take the least used, if unpinned.
+	 */
 	if (spare >= 0)
 	{
 		BufferDesc *buf = GetBufferDescriptor(spare);
@@ -539,9 +549,9 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 }
 
 /*
- * A page has lost its buffer, which has no tag now, and no pin but the caller's.
- * The ghost remembers it, if it was taken by the probation hand, and not by a ring
- * or because a command asked for it.
+ * A page has lost its buffer, which has no tag now, and no pin but the
+ * caller's.  The ghost remembers the page if the probation hand evicted it,
+ * and not a ring or a command.
  */
 void
 LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag, uint32 hash)
@@ -556,7 +566,8 @@ LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag, uint32 hash)
 }
 
 /*
- * A buffer becomes a free one.  The caller holds its header's lock, and it has no pin.
+ * A buffer becomes free.  The caller holds its header's lock, and it has no
+ * pin.
  */
 void
 LazyDropCacheNoteFree(int buf_id)
@@ -570,8 +581,8 @@ LazyDropCacheNoteFree(int buf_id)
  */
 
 /*
- * Set back the usage count of what this process loaded some loads ago: what it did
- * with the page until now was one use.  No spinlock may be held.
+ * Reset the usage count of a page that this process loaded some loads ago: all
+ * its uses until now count as one.  No spinlock may be held.
  */
 static void
 ResetUsage(const RecentLoad *load)
@@ -599,7 +610,7 @@ ResetUsage(const RecentLoad *load)
 }
 
 /*
- * Forget the oldest load that is remembered.  If all processes have loaded much since
+ * Forget the oldest remembered load.  If all processes have loaded much since
  * then, the page has been used for more than a burst, and keeps its count.
  */
 static void
@@ -614,7 +625,7 @@ ForgetLoad(void)
 }
 
 /*
- * Remember a load, and forget what there is no room for any more.
+ * Remember a load, and forget older ones to make room.
  */
 static void
 RememberLoad(BufferDesc *buf)
@@ -632,8 +643,9 @@ RememberLoad(BufferDesc *buf)
 }
 
 /*
- * Whether the current transaction reads so much that what it loads has to show that
- * it is needed.  Replay must be as quick as it can be, and has no transaction.
+ * Return whether the current transaction reads so much that its pages must be
+ * used again before they are kept.  Replay must be as fast as possible, and
+ * has no transaction.
  */
 static bool
 ReadsMuch(void)
@@ -655,7 +667,7 @@ ReadsMuch(void)
 }
 
 /*
- * Take the first use of a page that is being loaded from its usage count.
+ * Remove the first use of a page that is being loaded from its usage count.
  */
 static void
 ClearUsage(BufferDesc *buf)
@@ -666,8 +678,9 @@ ClearUsage(BufferDesc *buf)
 }
 
 /*
- * A page has been given a buffer, which the caller still has pinned.  The hash is that
- * of the page's tag; NULL says that the page is new.  No spinlock may be held.
+ * A page has been loaded into a buffer, which the caller still has pinned.
+ * hash is the hash of the page's tag, or NULL if the page is new.  No spinlock
+ * may be held.
  */
 void
 LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
@@ -712,7 +725,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 }
 
 /*
- * Whether a scan that has a ring should take a free buffer instead.
+ * Return whether a scan that has a ring should take a free buffer instead.
  */
 bool
 LazyDropCacheTakesFree(void)
@@ -722,7 +735,7 @@ LazyDropCacheTakesFree(void)
 }
 
 /*
- * A transaction ends.
+ * Forget the loads of a transaction that ends.
  */
 void
 LazyDropCacheXactCallback(XactEvent event, void *arg)
@@ -734,7 +747,7 @@ LazyDropCacheXactCallback(XactEvent event, void *arg)
 }
 
 /* ----------------------------------------------------------------
- *		Start-up, and what is seen
+ *		Start-up and statistics
  * ----------------------------------------------------------------
  */
 
@@ -745,8 +758,8 @@ ClassesSize(void)
 }
 
 /*
- * Shared memory that is needed: about 5.3 bytes a buffer.  It is there when the policy
- * is off, too, so that it can be switched on.
+ * Return the size of shared memory: about 5.3 bytes for each buffer.  It is
+ * allocated even if the policy is off, so that it can be switched on.
  */
 Size
 LazyDropCacheShmemSize(void)
@@ -760,7 +773,7 @@ LazyDropCacheShmemSize(void)
 }
 
 /*
- * Allocate and initialize it, or find it.
+ * Allocate and initialize shared memory, or attach to it.
  */
 void
 LazyDropCacheShmemInit(void)
@@ -790,8 +803,8 @@ LazyDropCacheShmemInit(void)
 }
 
 /*
- * Tell what the classes are now, and what has been counted since the last reset.
- * What a process has counted is added after EVENTS_PER_FLUSH events, or at its end.
+ * Return the current sizes of the classes, and the counters since the last
+ * reset.  A process adds its counts after EVENTS_PER_FLUSH events, or at exit.
  */
 void
 LazyDropCacheGetStats(LazyDropCacheStats *stats)

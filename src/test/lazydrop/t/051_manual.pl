@@ -228,5 +228,23 @@ is_same_set(
 	[ grep { $_ ne 'stats_reset' } @cache_keys ],
 	'and those of the buffer cache are the keys of lazydrop.cache_stats');
 
+# --- rules -------------------------------------------------------------------------------------------
+
+# The README of the tests has each rule with the tests that cite it.
+my %cited;
+foreach my $test (grep { !/040_torture/ } glob("'$FindBin::RealBin'/*.pl"))
+{
+	my ($number) = basename($test) =~ /^(\d+)/;
+	my %rules = map { $_ => 1 } slurp_file($test) =~ /\b(R[0-9]+)\b/g;
+	push @{ $cited{$_} }, $number foreach keys %rules;
+}
+my @rules =
+  slurp_file("$top/src/backend/storage/lazydrop/README") =~ /^(R\d+)\./mg;
+my %table =
+  slurp_file("$FindBin::RealBin/../README") =~ /^(R\d+) +((?:\d{3} ?)+)$/mg;
+is_same_set([ keys %table ], \@rules, 'each rule has its tests in the README');
+is($table{$_}, join(' ', sort @{ $cited{$_} // [] }), "tests that cite $_")
+  foreach @rules;
+
 $node->stop;
 done_testing();

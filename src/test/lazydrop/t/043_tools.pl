@@ -363,6 +363,15 @@ sub take_backup
 	my @copies = $node == $standby ? ($standby) : ();
 	my $directory = $primary->backup_dir . "/$name";
 	my $is_tar = grep { $_ eq '--format=tar' } @options;
+
+	# A restartpoint that replay has requested after copies of databases (rule R17) would
+	# hide the files of the victim.
+	if ($params{held} && $node == $standby)
+	{
+		$primary->safe_psql('postgres', 'CHECKPOINT');
+		$primary->wait_for_replay_catchup($standby);
+		$standby->safe_psql('postgres', 'CHECKPOINT');
+	}
 	my $before = create_victim($primary, "before_$name", @copies);
 	my $during =
 	  $params{held}

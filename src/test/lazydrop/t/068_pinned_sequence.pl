@@ -101,7 +101,8 @@ check_fault(
 		$session->query_safe('COMMIT');
 		$alter->query_safe('SELECT 1');
 		$_->quit foreach $session, $alter;
-		return $load < 0.2
+		# Stock uses as much as it gets, 0.7 on a busy machine.
+		return $load < 0.4
 		  ? ''
 		  : sprintf('ALTER SEQUENCE uses %.2f of a CPU', $load);
 	});

@@ -59,7 +59,7 @@
 #define LAZYDROP_INJECTION_POINT(name) INJECTION_POINT(name, NULL)
 #endif
 
-/* In 17, all reads are synchronous, so nobody waits for them (rule R1). */
+/* In 17, all reads are synchronous, and are not waited for (rule R1). */
 #if PG_VERSION_NUM >= 180000
 #define LAZYDROP_HAVE_AIO
 #endif

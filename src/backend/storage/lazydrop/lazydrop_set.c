@@ -464,7 +464,7 @@ LazyDropReadsDone(const RelFileLocator *locators, int n)
  * whose sync requests have been absorbed by the checkpointer (rule R11).  Wakes
  * the checkpointer if entries wait for it.
  *
- * Returns whether entries are still waiting.  Nobody is notified when the wait
+ * Returns whether entries are still waiting.  No process is woken when the wait
  * of an entry could end, so processes that need the entry poll.
  */
 bool
@@ -726,7 +726,7 @@ LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases)
  */
 
 /*
- * Return whether a job is up to date, and nobody is renaming the files.
+ * Return whether a job is up to date, and no process is renaming the files.
  */
 static bool
 MayTouchFiles(const LazyDropJob *job)
@@ -857,8 +857,8 @@ LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 }
 
 /*
- * Note that a file of an entry could not be removed.  Nobody tries again for
- * "delay_ns" nanoseconds.
+ * Note that a file of an entry could not be removed.  No process tries again
+ * for "delay_ns" nanoseconds.
  */
 void
 LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)

@@ -190,10 +190,15 @@ SKIP:
 	create_tables(5);
 	drop_tables(5);
 	my $pid = stats($node)->{worker_pid};
+	my $offset = -s $node->logfile;
 	kill('KILL', $pid);
-	$node->poll_query_until('postgres',
-		"SELECT (current_setting('lazydrop.stats')::jsonb->>'worker_pid')::int <> $pid"
-	) or die 'there is no new worker';
+	$node->wait_for_log(
+		qr/all server processes terminated; reinitializing/, $offset);
+
+	# Send no query: a psql that cannot connect does not read it, and the attempt to
+	# write it would fail.
+	$node->poll_query_until('postgres', undef, '');
+	wait_for_stats($node, "(s->>'worker_pid')::int <> $pid");
 	wait_for_stats($node, q{s->>'pending_relations' = '0'});
 	pass('nothing stays pending after a crash of the worker');
 	is_intact('a killed worker');

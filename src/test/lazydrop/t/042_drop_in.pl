@@ -648,14 +648,15 @@ sub trade_places
 		$primary->wait_for_replay_catchup($standby);
 		if ($kind eq 'fork')
 		{
-			# Make a restartpoint, and wait until more is pending.
+			# Make a restartpoint, and wait until more is pending.  Replay of file copies
+			# requests restartpoints, too, so another one may hide the files.
 			hold_at($standby, 'lazydrop-removal') if $has_injection_points;
+			my $waits = stats($standby)->{checkpoint_waits};
 			wait_for_pending($standby);
 			wait_for_wait($standby, 'lazydrop-removal')
 			  if $has_injection_points;
 			$primary->safe_psql('postgres', 'CHECKPOINT');
 			$primary->wait_for_replay_catchup($standby);
-			my $waits = stats($standby)->{checkpoint_waits};
 			$standby->safe_psql('postgres', 'CHECKPOINT');
 			cmp_ok(stats($standby)->{checkpoint_waits},
 				'>', $waits, "$what: a restartpoint has files to hide")

@@ -31,8 +31,9 @@
  */
 
 /*
- * Return whether a relation with this relfilenumber is pending.  The entry of
- * its database does not count, because it covers all relfilenumbers.
+ * Return whether a relation with this relfilenumber is pending, so that the
+ * number must not be chosen (rule R3).  The entry of its database does not
+ * count, because it covers all relfilenumbers.
  */
 bool
 LazyDropRelationIsPending(RelFileLocatorBackend rlocator)
@@ -121,25 +122,20 @@ LazyDropAskForDrain(void)
 
 /*
  * Return whether a drop with a serial number up to "last_serial" is pending.  If
- * an identity has been buried again, its first serial number counts.
+ * an identity has been buried again, its first serial number counts.  The list
+ * is sorted by it.
  */
 bool
 LazyDropPendingUpTo(uint64 last_serial)
 {
-	bool		found = false;
-	dlist_iter	iter;
+	bool		result;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->pending)
-	{
-		if (dlist_container(LazyDropEntry, node, iter.cur)->first_serial <= last_serial)
-		{
-			found = true;
-			break;
-		}
-	}
+	result = !dlist_is_empty(&LazyDropCtl->pending) &&
+		dlist_head_element(LazyDropEntry, node,
+						   &LazyDropCtl->pending)->first_serial <= last_serial;
 	LWLockRelease(&LazyDropCtl->lock);
-	return found;
+	return result;
 }
 
 /*
@@ -426,8 +422,8 @@ LazyDropLookAgain(LazyDropJob *job, bool *hiding)
 
 /*
  * Find the oldest entry with a serial number from "first_serial" to
- * "last_serial" whose files a checkpoint can hide now.  Returns false if there
- * is none.
+ * "last_serial" whose files a checkpoint can hide now (rule R8).  Returns false
+ * if there is none.
  *
  * Sets "others_at" to the serial number of the first entry for which the
  * checkpoint has to wait, or 0.  The dropper has not released the files of this

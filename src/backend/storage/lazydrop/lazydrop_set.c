@@ -235,7 +235,7 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 
 		/*
 		 * A pass that owns the entry may have skipped buffers that are in use
-		 * now, so another pass is needed.
+		 * now, so another pass is needed (rule R5).
 		 */
 		if (entry->owner != 0)
 			entry->buried_again = true;

@@ -409,8 +409,9 @@ sub fill_disk
 	  =~ /(\d+)/;
 	if ($size > $free)
 	{
-		# Other processes write to the file system, too.
-		system('fallocate', '-l', $size - $free, $ballast);
+		# This fails if other processes have used the space meanwhile.
+		system('fallocate', '-l', $size - $free, $ballast) == 0
+		  or $faults{'could not fill a disk'}++;
 	}
 	my $done = eval { $code->(); 1 };
 	my $error = $@;

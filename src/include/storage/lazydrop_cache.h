@@ -31,7 +31,8 @@ typedef enum LazyDropScanResistance
 
 extern PGDLLIMPORT int lazydrop_scan_resistance;
 
-/* start-up */
+/* startup: settings, then shared memory */
+extern void LazyDropCacheInit(void);
 extern Size LazyDropCacheShmemSize(void);
 extern void LazyDropCacheShmemInit(void);
 extern void LazyDropCacheXactCallback(XactEvent event, void *arg);

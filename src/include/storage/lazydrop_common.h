@@ -13,8 +13,14 @@
 #ifndef LAZYDROP_COMMON_H
 #define LAZYDROP_COMMON_H
 
+#include "datatype/timestamp.h"
+#include "lib/stringinfo.h"
+
 /* storage/lazydrop/lazydrop_common.c */
 extern int64 LazyDropNow(void);
 extern void LazyDropWakeWorker(void);
+extern void LazyDropBeginShow(StringInfo buf);
+extern void LazyDropShowTimestamp(StringInfo buf, const char *name,
+								  TimestampTz value);
 
 #endif							/* LAZYDROP_COMMON_H */

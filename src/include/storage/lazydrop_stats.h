@@ -136,7 +136,6 @@ extern void LazyDropGetStats(LazyDropStats *stats);
 extern LazyDropPending *LazyDropGetPending(int *npending);
 extern void LazyDropResetStats(void);
 extern const char *LazyDropShowStats(void);
-extern const char *LazyDropShowCacheStats(void);
 extern void LazyDropPublishRoutines(void);
 
 #endif							/* LAZYDROP_STATS_H */

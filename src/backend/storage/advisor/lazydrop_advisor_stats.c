@@ -12,16 +12,13 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type_d.h"
 #include "lib/stringinfo.h"
 #include "storage/bufmgr.h"
 #include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_advisor_shared.h"
 #include "storage/lazydrop_cache.h"
+#include "storage/lazydrop_common.h"
 #include "storage/proc.h"
-#include "utils/datetime.h"
-#include "utils/json.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /*
@@ -130,20 +127,12 @@ LazyDropAdvisorShow(void)
 {
 	static StringInfoData buf;
 	LazyDropAdviceStats stats;
-	char		encoded[MAXDATELEN + 1];
 
 	if (LazyDropAdvisorCtl == NULL)
 		return "";
 	LazyDropAdvisorGetStats(&stats);
 
-	if (buf.data == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&buf);
-		MemoryContextSwitchTo(old_context);
-	}
-	resetStringInfo(&buf);
+	LazyDropBeginShow(&buf);
 
 	appendStringInfoString(&buf, "{\"sizes\": [");
 	for (int i = 0; i < LAZYDROP_ADVICE_SIZES; i++)
@@ -174,8 +163,7 @@ LazyDropAdvisorShow(void)
 					 stats.samples, stats.dropped);
 	appendStringInfo(&buf, ", \"hits\": %.0f, \"reads\": %.0f, \"seconds\": %.1f",
 					 stats.hits, stats.reads, stats.seconds);
-	appendStringInfo(&buf, ", \"stats_reset\": \"%s\"}",
-					 JsonEncodeDateTime(encoded, TimestampTzGetDatum(stats.stats_reset),
-										TIMESTAMPTZOID, NULL));
+	LazyDropShowTimestamp(&buf, "stats_reset", stats.stats_reset);
+	appendStringInfoChar(&buf, '}');
 	return buf.data;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_common.c
- *	  Small functions that several files of the lazy drop need.
+ *	  Small functions that several files need.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -12,10 +12,14 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type_d.h"
 #include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
+#include "utils/datetime.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
 
 /* For fewer drops than this, a linear search is cheaper than bsearch. */
 #define BSEARCH_THRESHOLD		8
@@ -101,4 +105,34 @@ LazyDropWakeWorker(void)
 	worker = (ProcNumber) pg_atomic_read_u32(&LazyDropCtl->worker);
 	if (worker != INVALID_PROC_NUMBER)
 		SetLatch(&GetPGProcByNumber(worker)->procLatch);
+}
+
+/*
+ * Prepare a static buffer for the value of a setting, which stays there until
+ * the next call for it.
+ */
+void
+LazyDropBeginShow(StringInfo buf)
+{
+	if (buf->data == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(buf);
+		MemoryContextSwitchTo(old_context);
+	}
+	resetStringInfo(buf);
+}
+
+/*
+ * Append a member of a JSON object, after others.
+ */
+void
+LazyDropShowTimestamp(StringInfo buf, const char *name, TimestampTz value)
+{
+	char		encoded[MAXDATELEN + 1];
+
+	appendStringInfo(buf, ", \"%s\": \"%s\"", name,
+					 JsonEncodeDateTime(encoded, TimestampTzGetDatum(value),
+										TIMESTAMPTZOID, NULL));
 }

@@ -32,20 +32,6 @@
 
 int			lazydrop_max_pending = 16384;
 static char *lazydrop_stats;
-static char *lazydrop_cache_stats;
-
-static const struct config_enum_entry scan_resistance_options[] = {
-	{"off", LAZYDROP_SCAN_RESISTANCE_OFF, false},
-	{"on", LAZYDROP_SCAN_RESISTANCE_ON, false},
-	{"strict", LAZYDROP_SCAN_RESISTANCE_STRICT, false},
-	{"true", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"false", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{"yes", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"no", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{"1", LAZYDROP_SCAN_RESISTANCE_ON, true},
-	{"0", LAZYDROP_SCAN_RESISTANCE_OFF, true},
-	{NULL, 0, false}
-};
 
 /*
  * Define the settings and register the worker.  Called after the libraries in
@@ -137,32 +123,11 @@ LazyDropInit(void)
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, LazyDropShowStats);
 
-	DefineCustomEnumVariable("lazydrop.scan_resistance",
-							 "Keeps frequently used pages in shared_buffers during scans.",
-							 "With \"strict\", this includes scans of large tables in random order.",
-							 &lazydrop_scan_resistance,
-							 LAZYDROP_SCAN_RESISTANCE_OFF,
-							 scan_resistance_options,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
-
-	DefineCustomStringVariable("lazydrop.cache_stats",
-							   "Shows statistics of scan resistance as JSON.",
-							   NULL,
-							   &lazydrop_cache_stats,
-							   "",
-							   PGC_INTERNAL,
-							   GUC_NO_SHOW_ALL | GUC_NO_RESET_ALL |
-							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
-							   GUC_SUPERUSER_ONLY,
-							   NULL, NULL, LazyDropShowCacheStats);
-
+	LazyDropCacheInit();
 	LazyDropAdvisorDefineSettings();
 	MarkGUCPrefixReserved("lazydrop");
 	RegisterXactCallback(LazyDropRelationXactCallback, NULL);
 	RegisterXactCallback(LazyDropDatabaseXactCallback, NULL);
-	RegisterXactCallback(LazyDropCacheXactCallback, NULL);
 	LazyDropPublishRoutines();
 	LazyDropRegisterWorker();
 }

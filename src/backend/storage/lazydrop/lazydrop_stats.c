@@ -16,7 +16,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type_d.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "storage/bufmgr.h"
@@ -26,9 +25,6 @@
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
 #include "storage/proc.h"
-#include "utils/datetime.h"
-#include "utils/json.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /*
@@ -132,16 +128,6 @@ LazyDropResetStats(void)
 	LazyDropCacheResetStats();
 }
 
-static void
-AppendTimestamp(StringInfo buf, const char *name, TimestampTz value)
-{
-	char		encoded[MAXDATELEN + 1];
-
-	appendStringInfo(buf, ", \"%s\": \"%s\"", name,
-					 JsonEncodeDateTime(encoded, TimestampTzGetDatum(value),
-										TIMESTAMPTZOID, NULL));
-}
-
 /*
  * Show hook of lazydrop.stats.
  */
@@ -155,14 +141,7 @@ LazyDropShowStats(void)
 		return "";
 	LazyDropGetStats(&stats);
 
-	if (buf.data == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&buf);
-		MemoryContextSwitchTo(old_context);
-	}
-	resetStringInfo(&buf);
+	LazyDropBeginShow(&buf);
 
 	appendStringInfo(&buf, "{\"version\": \"%s\", \"pending_relations\": %d, \"pending_databases\": %d, \"max_pending\": %d",
 					 stats.version, stats.pending_relations, stats.pending_databases,
@@ -188,7 +167,7 @@ LazyDropShowStats(void)
 	}
 	if (stats.last_pass != 0)
 	{
-		AppendTimestamp(&buf, "last_pass", stats.last_pass);
+		LazyDropShowTimestamp(&buf, "last_pass", stats.last_pass);
 		appendStringInfo(&buf, ", \"last_pass_ms\": %.3f", stats.last_pass_ms);
 		appendStringInfo(&buf, ", \"last_pass_headers\": " INT64_FORMAT
 						 ", \"last_pass_buffers\": " INT64_FORMAT,
@@ -197,51 +176,7 @@ LazyDropShowStats(void)
 	else
 		appendStringInfoString(&buf, ", \"last_pass\": null, \"last_pass_ms\": null"
 							   ", \"last_pass_headers\": null, \"last_pass_buffers\": null");
-	AppendTimestamp(&buf, "stats_reset", stats.stats_reset);
-	appendStringInfoChar(&buf, '}');
-	return buf.data;
-}
-
-/*
- * Show hook of lazydrop.cache_stats.
- */
-const char *
-LazyDropShowCacheStats(void)
-{
-	static StringInfoData buf;
-	LazyDropCacheStats stats;
-
-	if (LazyDropCtl == NULL)
-		return "";
-	LazyDropCacheGetStats(&stats);
-
-	if (buf.data == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&buf);
-		MemoryContextSwitchTo(old_context);
-	}
-	resetStringInfo(&buf);
-
-	appendStringInfo(&buf, "{\"scan_resistance\": \"%s\"", stats.scan_resistance);
-#define NUMBER(name) \
-	appendStringInfo(&buf, ", \"" #name "\": " INT64_FORMAT, stats.name)
-	NUMBER(buffers);
-	NUMBER(main);
-	NUMBER(probation);
-	NUMBER(loads);
-	NUMBER(ring_loads);
-	NUMBER(free_loads);
-	NUMBER(bulk_loads);
-	NUMBER(ghost_hits);
-	NUMBER(promotions);
-	NUMBER(demotions);
-	NUMBER(resets);
-	NUMBER(evictions);
-	NUMBER(fallbacks);
-#undef NUMBER
-	AppendTimestamp(&buf, "stats_reset", stats.stats_reset);
+	LazyDropShowTimestamp(&buf, "stats_reset", stats.stats_reset);
 	appendStringInfoChar(&buf, '}');
 	return buf.data;
 }

@@ -73,7 +73,7 @@ typedef struct LazyDropAdviceStats
 extern void LazyDropAdvisorDefineSettings(void);
 extern Size LazyDropAdvisorShmemSize(void);
 extern void LazyDropAdvisorShmemInit(void);
-extern bool LazyDropAdvisorStartWorker(void);
+extern long LazyDropAdvisorStartWorker(long timeout_ms);
 extern void LazyDropAdvisorMain(Datum arg);
 
 /* statistics */

@@ -360,9 +360,6 @@ typedef struct LazyDropPath
 	char		str[sizeof(RelPathStr) + 96];
 } LazyDropPath;
 
-/* A file is shrunk in steps of at least this many bytes (rule R14). */
-#define LAZYDROP_MIN_STEP_BYTES	((uint64) 1024 * 1024)
-
 /*
  * Number of directories for hidden files in a tablespace, and name of the second
  * one, which no database can have (lazydrop_paths.c).
@@ -416,8 +413,8 @@ extern bool LazyDropFindPending(LazyDropMatch matches, const void *arg,
 extern uint64 LazyDropAskForDrain(void);
 extern bool LazyDropPendingUpTo(uint64 last_serial);
 extern uint64 LazyDropLastSerial(void);
-extern bool LazyDropFindBuffers(int64 now, int64 delay_ms, int64 release_ms,
-								int64 retry_at, long *timeout_ms);
+extern bool LazyDropFindBuffers(int64 now, int64 delay_ms, int64 retry_at,
+								long *timeout_ms);
 extern void LazyDropSumPending(LazyDropStats *stats);
 extern int	LazyDropListPending(LazyDropPending *result, int room);
 extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,

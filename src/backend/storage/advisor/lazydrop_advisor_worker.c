@@ -83,14 +83,15 @@ static int	next_loader;
 
 /*
  * Start the worker, if it should run and there is none.  The lazy drop worker
- * calls this whenever it wakes up.  Return false if it should call again soon:
- * there was no room for a worker, or it is not yet known whether it runs.
+ * calls this whenever it wakes up.  Returns how long it may sleep before it calls
+ * this again, in milliseconds: "timeout_ms" (-1 means no limit), or less if there
+ * was no room for a worker, or it is not yet known whether it runs.
  *
  * The postmaster does not restart the worker.  A worker that waits for that
  * looks like an ended one, so each error would add another worker.
  */
-bool
-LazyDropAdvisorStartWorker(void)
+long
+LazyDropAdvisorStartWorker(long timeout_ms)
 {
 	static bool warned = false;
 	static int64 last_start = 0;
@@ -99,20 +100,21 @@ LazyDropAdvisorStartWorker(void)
 	pid_t		pid;
 	BackgroundWorker worker;
 	MemoryContext old_context;
+	long		retry_ms = timeout_ms < 0 ? START_INTERVAL_MS : Min(timeout_ms, START_INTERVAL_MS);
 
 	if (!lazydrop_advisor || LazyDropAdvisorCtl == NULL)
 	{
 		warned = false;
-		return true;
+		return timeout_ms;
 	}
 	if (pg_atomic_read_u32(&LazyDropAdvisorCtl->worker) != (uint32) INVALID_PROC_NUMBER)
-		return true;
+		return timeout_ms;
 
 	/* It may be starting or ending. */
 	if (handle != NULL && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
-		return false;
+		return retry_ms;
 	if (last_start != 0 && now - last_start < START_INTERVAL_MS * NS_PER_MS)
-		return false;
+		return retry_ms;
 	if (handle != NULL)
 		pfree(handle);
 	handle = NULL;
@@ -140,7 +142,7 @@ LazyDropAdvisorStartWorker(void)
 		warned = true;
 	}
 	MemoryContextSwitchTo(old_context);
-	return false;
+	return retry_ms;
 }
 
 static void

@@ -156,15 +156,14 @@ LazyDropLastSerial(void)
  * Return whether the worker should make a pass: buffers have been pending for
  * "delay_ms", a process is waiting for them, or half of the set is in use.
  *
- * Entries with a pinned buffer are ignored until "retry_at".  If the dropper of
- * an entry has not released its files, the entry is ignored for another
- * "release_ms", because the pass would have to be repeated.
+ * Entries with a pinned buffer are ignored until "retry_at".  Entries whose
+ * files have not been released are ignored until they are, so that one pass is
+ * enough for all that is being dropped.
  *
  * If no pass is due, "timeout_ms" is reduced to the time until one may be.
  */
 bool
-LazyDropFindBuffers(int64 now, int64 delay_ms, int64 release_ms, int64 retry_at,
-					long *timeout_ms)
+LazyDropFindBuffers(int64 now, int64 delay_ms, int64 retry_at, long *timeout_ms)
 {
 	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
 	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
@@ -178,17 +177,15 @@ LazyDropFindBuffers(int64 now, int64 delay_ms, int64 release_ms, int64 retry_at,
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 		int64		age_ms = (now - entry->buried_at_ns) / 1000000;
 
-		if (!LazyDropCanOwn(entry, 0))
+		if (!LazyDropCanOwn(entry, 0) ||
+			entry->files == LAZYDROP_FILES_BURIED ||
+			entry->files == LAZYDROP_FILES_FORGOTTEN)
 			continue;
 		if (entry->pinned && now < retry_at)
 		{
 			/* Wait for the pin, but check other entries. */
 			*timeout_ms = Min(*timeout_ms, (retry_at - now) / 1000000 + 1);
 		}
-		else if (entry->files != LAZYDROP_FILES_READY &&
-				 !LazyDropFilesAreGone(entry) &&
-				 age_ms < delay_ms + release_ms)
-			*timeout_ms = Min(*timeout_ms, Max(1, delay_ms - age_ms));
 		else if (entry->first_serial <= LazyDropCtl->drain_serial ||
 				 age_ms >= delay_ms || ++npassable >= crowd)
 		{

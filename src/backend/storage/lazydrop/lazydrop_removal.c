@@ -43,30 +43,25 @@
 int			lazydrop_removal_rate = 0;
 
 /*
- * A file is shrunk in steps, because other processes wait for the file
- * system's journal meanwhile.  The worker chooses the size of a step so that
- * it takes about STEP_TARGET_NS nanoseconds, judging by the last one.  Other
- * processes need the space or the name, and use steps of MAX_STEP_BYTES.  Both
- * are powers of two, and multiples of any block size (rule R14).
+ * A file is shrunk in steps of this many bytes, which is a multiple of any block
+ * size (rule R14).  Other processes wait for the file system's journal during a
+ * step, so commits would wait longer if steps were larger.  If they were
+ * smaller, the removal would take longer, because each step has a cost of its
+ * own.
  */
-#define MAX_STEP_BYTES			((uint64) 64 * 1024 * 1024)
-#define STEP_TARGET_NS			INT64CONST(2000000)
-
-/* lazydrop.removal_rate limits a step to the bytes of this many seconds. */
-#define STEP_RATE_SECONDS		0.05
+#define STEP_BYTES				((uint64) 4 * 1024 * 1024)
 
 /*
  * If something cannot be removed, try again after RETRY_NS nanoseconds, up to
- * MAX_FAILURES times.
+ * MAX_FAILURES times.  If the product were smaller, a temporary error of a file
+ * system would leave files behind.  If it were larger, an entry whose files can
+ * never be removed would keep its name and its place in the set for longer.
  */
 #define RETRY_NS				INT64CONST(1000000000)
 #define MAX_FAILURES			10
 
 /* bytes freed by this process since it began to look for space (rule R15) */
 uint64		lazydrop_freed_bytes = 0;
-
-/* current size of the worker's steps, in bytes */
-static uint64 step_bytes = LAZYDROP_MIN_STEP_BYTES;
 
 /*
  * Level of messages that a file cannot be removed, as in md.c, because any
@@ -115,39 +110,6 @@ Shrink(const char *path, uint64 new_size)
 }
 
 /*
- * Return the maximum number of bytes that the next step removes.
- */
-static uint64
-StepBytes(void)
-{
-	uint64		limit = step_bytes;
-
-	if (!am_lazydrop_worker)
-		return MAX_STEP_BYTES;
-	if (lazydrop_removal_rate > 0)
-	{
-		uint64		rate = (uint64) (lazydrop_removal_rate * STEP_RATE_SECONDS);
-
-		/* The rate is in megabytes, so the limit is a multiple of 1 MB. */
-		limit = Min(limit, Max(rate, 1) * LAZYDROP_MIN_STEP_BYTES);
-	}
-	return limit;
-}
-
-/*
- * Choose the size of the next step by the time that this one took: double it
- * if the time was short, and halve it if it was long.
- */
-static void
-AdaptStep(uint64 bytes, int64 took_ns)
-{
-	if (took_ns > STEP_TARGET_NS)
-		step_bytes = Max(step_bytes / 2, LAZYDROP_MIN_STEP_BYTES);
-	else if (took_ns < STEP_TARGET_NS / 2 && bytes >= step_bytes)
-		step_bytes = Min(step_bytes * 2, MAX_STEP_BYTES);
-}
-
-/*
  * Report that a file or a directory could not be removed.  Attempts between
  * the first and the last are reported at DEBUG1.  "format" contains
  * placeholders for the path and for the error (%m).
@@ -189,10 +151,9 @@ LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
 	int			unlink_errno = 0;
 	uint64		freed;
 
-	while (size > StepBytes() && truncate_errno == 0)
+	while (size > STEP_BYTES && truncate_errno == 0)
 	{
-		uint64		new_size = (size - 1) / StepBytes() * StepBytes();
-		int64		began = LazyDropNow();
+		uint64		new_size = (size - 1) / STEP_BYTES * STEP_BYTES;
 
 		if (!LazyDropBeginStep(job))
 			return false;
@@ -202,7 +163,6 @@ LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
 		LazyDropEndStep(job, 0, truncate_errno == 0 ? size - new_size : 0, false);
 		if (truncate_errno == 0)
 		{
-			AdaptStep(size - new_size, LazyDropNow() - began);
 			if (!Pause(pause, size - new_size))
 				return false;
 			size = new_size;

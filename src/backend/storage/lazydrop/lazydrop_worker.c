@@ -45,48 +45,38 @@
 #include "utils/wait_event.h"
 
 /*
- * Time after which a removal of files is suspended for a pass, and interval
- * between checks for another one after that, in milliseconds.
+ * Time for which something that makes a pass of little use delays it, in
+ * milliseconds: a removal of files, after which another pass is needed, or a
+ * buffer that stays pinned.  If it were shorter, a large shared_buffers would
+ * be scanned again and again during a long removal or for a pin.  If it were
+ * longer, the set would fill up meanwhile.
  */
-#define REMOVAL_PATIENCE_MS	10000
-#define LOOK_INTERVAL_MS	20
-
-/*
- * Maximum time to wait for a dropper to hand over its files, so that one pass
- * is enough, in milliseconds.
- */
-#define RELEASE_PATIENCE_MS	100
-
-/*
- * Delay before entries with a pinned buffer are tried again, in milliseconds.
- * It is doubled as long as passes settle nothing.
- */
-#define RETRY_MS			1000
-#define MAX_RETRY_MS		10000
-
-/* Interval between checks for the advisor's worker, in milliseconds. */
-#define ADVISOR_RETRY_MS	1000
+#define PATIENCE_MS			5000
 
 /*
  * Interval between checks of entries that wait for other processes, in
- * milliseconds.  It is doubled after each check, up to MAX_WAITING_MS.
+ * milliseconds.  If it were shorter, a process that is stuck would keep the
+ * worker busy.  If it were longer, DROP DATABASE would free its space late.
  */
-#define WAITING_MS			10
-#define MAX_WAITING_MS		1000
+#define POLL_MS				100
 
-/* Seconds until the worker is restarted after it has exited. */
+/*
+ * Seconds until the worker is restarted after it has exited.  Meanwhile, drops
+ * are done as in stock.  A worker that cannot start must not be started all
+ * the time.
+ */
 #define RESTART_SECONDS		1
 
 int			lazydrop_pass_delay = 1000;
 
-/* time of the next pass for entries with a pinned buffer */
+/* time of the next pass for entries with a pinned buffer (LazyDropNow) */
 static int64 retry_at = 0;
-static int	retry_ms = RETRY_MS;
 
-/* time at which a removal checks again whether to make a pass */
-static int64 next_look = 0;
+/* time at which to stop removing files, and look whether a pass is due */
+static int64 stop_removal_at = 0;
 
-/* the tablespace in which files are being removed */
+/* time of the next step of a removal, and tablespace of the last one */
+static int64 next_step_at = 0;
 static Oid	removing_spcoid = InvalidOid;
 
 /*
@@ -121,40 +111,34 @@ WorkerExit(int code, Datum arg)
 
 /*
  * Find out what there is to do.  Returns the number of milliseconds until this
- * may change, or -1 if nothing is pending.
+ * may change without a wakeup, or -1 if nothing is pending.
  */
 static long
 LookForWork(bool *buffers, bool *files)
 {
-	static int	waiting_ms = WAITING_MS;
 	int64		now = LazyDropNow();
-	long		timeout = 1000;
+	long		timeout = PATIENCE_MS;
 
 	*buffers = *files = false;
 	if (LazyDropNothingPending())
 		return -1;
 	if (LazyDropAdvanceWaiting())
-	{
-		timeout = waiting_ms;
-		waiting_ms = Min(2 * waiting_ms, MAX_WAITING_MS);
-	}
-	else
-		waiting_ms = WAITING_MS;
+		timeout = POLL_MS;
 
 	/*
 	 * Look at files last.  A relation may seem to need a pass because its
 	 * files have just been released.  They must be removed before that pass.
 	 */
-	*buffers = LazyDropFindBuffers(now, lazydrop_pass_delay, RELEASE_PATIENCE_MS,
-								   retry_at, &timeout);
+	*buffers = LazyDropFindBuffers(now, lazydrop_pass_delay, retry_at, &timeout);
 	*files = LazyDropFindFiles(now, &timeout);
 	return timeout;
 }
 
 /*
- * Exit or reload the configuration, if requested.
+ * Exit or reload the configuration, if requested.  Returns whether it has been
+ * reloaded.
  */
-static void
+static bool
 ProcessWorkerInterrupts(void)
 {
 	/*
@@ -164,11 +148,11 @@ ProcessWorkerInterrupts(void)
 	 */
 	if (ShutdownRequestPending || !PostmasterIsAlive())
 		proc_exit(1);
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-	}
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
 }
 
 /*
@@ -177,46 +161,43 @@ ProcessWorkerInterrupts(void)
 static void
 MakePass(void)
 {
-	bool		settled;
-
 	Assert(am_lazydrop_worker);
 	pgstat_report_activity(STATE_RUNNING,
 						   "invalidating buffers of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-worker");
-	settled = LazyDropPass(0, NULL, NULL);
-	if (settled)
-		retry_ms = RETRY_MS;
-	retry_at = LazyDropNow() + retry_ms * INT64CONST(1000000);
-	if (!settled)
-		retry_ms = Min(2 * retry_ms, MAX_RETRY_MS);
+	(void) LazyDropPass(0, NULL, NULL);
+	retry_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
 }
 
 /*
- * With lazydrop.removal_rate, hide the files of all entries that are ready.  A
- * backup that copies a slowly shrinking file would report an error, but a
- * missing file is no error, as in stock (rule R14).
+ * Wait until the removal may go on, by lazydrop.removal_rate.  Returns false to
+ * stop, because a pass may be due, or settings have changed.
  */
-static void
-HideSlowFiles(void)
+static bool
+WaitForRate(void)
 {
-	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY,.visible = true};
-	LazyDropJob job;
-
-	while (lazydrop_removal_rate > 0 && LazyDropFindJobs(&filter, &job, 1) > 0)
+	for (;;)
 	{
-		(void) LazyDropHideFiles(&job);
-		filter.first_serial = job.serial + 1;
+		int64		now = LazyDropNow();
+
+		ResetLatch(MyLatch);
+		if (ProcessWorkerInterrupts() || now >= stop_removal_at)
+			return false;
+		if (now >= next_step_at || lazydrop_removal_rate == 0)
+			return true;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 (Min(next_step_at, stop_removal_at) - now) / 1000000 + 1,
+						 LazyDropCtl->wait_event_throttle);
 	}
 }
 
 /*
- * Called between two steps of a removal.  Enforces lazydrop.removal_rate, and
- * makes a pass if the removal takes long.
+ * Called between two steps of a removal.
  */
 static bool
 WorkerPause(uint64 bytes)
 {
-	static int64 next_step = 0;
 	int64		now = LazyDropNow();
 
 	Assert(am_lazydrop_worker);
@@ -224,60 +205,22 @@ WorkerPause(uint64 bytes)
 
 	/* Do not slow down where space is short (rule R15). */
 	if (lazydrop_removal_rate > 0 && !LazyDropSpaceIsShort(removing_spcoid))
-		next_step = Max(next_step, now) +
+		next_step_at = Max(next_step_at, now) +
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
 	else
-		next_step = now;
-
-	for (;;)
-	{
-		long		timeout;
-
-		ResetLatch(MyLatch);
-		ProcessWorkerInterrupts();
-		HideSlowFiles();
-
-		/* Do not check at each of many small files, which takes time, too. */
-		if (now >= next_look)
-		{
-			bool		buffers = false;
-			bool		files;
-			int64		pause = LOOK_INTERVAL_MS * INT64CONST(1000000);
-
-			if (!LazyDropNothingBuried())
-				(void) LookForWork(&buffers, &files);
-			if (buffers)
-			{
-				int64		began = now;
-
-				/* Passes must not starve the removal. */
-				MakePass();
-				pgstat_report_activity(STATE_RUNNING,
-									   "removing files of dropped relations");
-				now = LazyDropNow();
-				pause = Max(pause, 10 * (now - began));
-			}
-			(void) LazyDropAdvisorStartWorker();
-			next_look = now + pause;
-		}
-
-		/* A new rate applies after this wait, but rate 0 applies at once. */
-		if (now >= next_step || lazydrop_removal_rate == 0 ||
-			LazyDropSpaceIsShort(removing_spcoid))
-			return true;
-		timeout = Min((next_step - now) / 1000000 + 1, LOOK_INTERVAL_MS);
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 timeout, LazyDropCtl->wait_event_throttle);
-		now = LazyDropNow();
-	}
+		next_step_at = now;
+	return WaitForRate();
 }
 
 /*
- * Remove the files of all entries that are ready.
+ * Remove the files of all entries that are ready, for a limited time.
+ *
+ * With lazydrop.removal_rate, first hide them.  A backup that copies a slowly
+ * shrinking file would report an error, but a missing file is no error, as in
+ * stock (rule R14).
  */
 static void
-RemoveFilesOfAll(void)
+RemoveFiles(void)
 {
 	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY};
 	LazyDropJob job;
@@ -285,11 +228,12 @@ RemoveFilesOfAll(void)
 	pgstat_report_activity(STATE_RUNNING,
 						   "removing files of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-removal");
-	next_look = LazyDropNow() + REMOVAL_PATIENCE_MS * INT64CONST(1000000);
-	HideSlowFiles();
-	while (LazyDropFindJobs(&filter, &job, 1) > 0)
+	stop_removal_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
+	while (WaitForRate() && LazyDropFindJobs(&filter, &job, 1) > 0)
 	{
 		removing_spcoid = job.locator.spcOid;
+		if (lazydrop_removal_rate > 0 && !job.hidden && LazyDropHideFiles(&job))
+			continue;
 		LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");
@@ -325,7 +269,7 @@ LazyDropWorkerMain(Datum arg)
 		long		sleep;
 
 		ResetLatch(MyLatch);
-		ProcessWorkerInterrupts();
+		(void) ProcessWorkerInterrupts();
 
 		/* Find leftovers once, but try again while the set has no room. */
 		if (!leftovers_found)
@@ -334,14 +278,12 @@ LazyDropWorkerMain(Datum arg)
 		/* Files first, so that entries with small files need only one pass. */
 		timeout = LookForWork(&buffers, &files);
 		if (files)
-			RemoveFilesOfAll();
+			RemoveFiles();
 		if (buffers)
 			MakePass();
+		sleep = LazyDropAdvisorStartWorker(timeout);
 		if (files || buffers)
 			continue;
-		sleep = timeout;
-		if (!LazyDropAdvisorStartWorker() && (sleep < 0 || sleep > ADVISOR_RETRY_MS))
-			sleep = ADVISOR_RETRY_MS;
 
 		pgstat_report_activity(STATE_IDLE,
 							   timeout < 0 ? "" : "waiting for more drops");

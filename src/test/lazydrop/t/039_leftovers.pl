@@ -52,11 +52,12 @@ sub create_table
 	return $path;
 }
 
-# Drop the table, and wait until its files are hidden and are being removed slowly.
+# Drop the table, and wait until its files are hidden and files are being removed slowly.
 sub drop_slowly
 {
 	my ($name) = @_;
 	run("DROP TABLE $name");
+	run('CHECKPOINT');
 	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
 	cmp_ok(scalar(hidden_files($node)), '>=', 2, "$name: files are hidden");
 	return;

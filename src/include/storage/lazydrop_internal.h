@@ -444,6 +444,7 @@ extern bool LazyDropConflictWithPin(void);
 /* lazydrop_paths.c */
 extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
 								uint64 segno);
+extern bool LazyDropPassForDirectory(const RelFileLocator *directory);
 extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
 extern void LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which);
 extern void LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n);

@@ -66,7 +66,9 @@ bool		lazydrop_log_passes = false;
  */
 typedef struct PassState
 {
+	/* number of the pass, or 0 if it is for a directory and no entries */
 	uint32		owner;
+	const RelFileLocator *directory;
 	bool		any_database;
 
 	/* pinned buffers, to be revisited */
@@ -146,7 +148,7 @@ IsPatient(LazyDropMatch matches)
 }
 
 /*
- * Add an entry that a pass owns to its bitmaps.  The lock is held.
+ * Add an entry that a pass owns, or its directory, to the bitmaps.
  */
 static void
 NoteOwned(const RelFileLocator *locator, void *arg)
@@ -163,15 +165,54 @@ NoteOwned(const RelFileLocator *locator, void *arg)
 }
 
 /*
- * Invalidate a buffer if it belongs to an entry that we own.
+ * Return whether a buffer belongs to this pass.  Sets "entry", unless the pass
+ * is for a directory.  If there is an entry, the set's lock is held in shared
+ * mode.
+ *
+ * While a relation has an entry of its own, its buffers belong to that entry,
+ * and not to the entry of its database.
+ */
+static bool
+Belongs(const PassState *pass, const RelFileLocator *locator,
+		LazyDropEntry **entry)
+{
+	*entry = NULL;
+	if (pass->directory != NULL)
+		return locator->dbOid == pass->directory->dbOid &&
+			locator->spcOid == pass->directory->spcOid;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	*entry = LazyDropFindBurial(locator);
+	if (*entry != NULL && (*entry)->owner == pass->owner)
+		return true;
+	LWLockRelease(&LazyDropCtl->lock);
+	return false;
+}
+
+/*
+ * Note that a buffer of this pass stays pinned.
+ */
+static void
+GiveUp(PassState *pass, LazyDropEntry *entry, BufferDesc *buf,
+	   const BufferTag *tag)
+{
+	if (entry != NULL)
+		LazyDropMarkPinned(entry);
+	if (entry == NULL ||
+		(pass->matches != NULL && pass->matches(&entry->locator, pass->arg)))
+	{
+		pass->in_the_way = BufferDescriptorGetBuffer(buf);
+		pass->in_the_way_tag = *tag;
+	}
+}
+
+/*
+ * Invalidate a buffer if it belongs to this pass.
  *
  * This is like InvalidateBuffer in bufmgr.c, but never waits for a pin or an
  * I/O (rule R7).  It holds the set's lock in shared mode, so that the entry
  * can neither be deleted nor change its owner meanwhile (rule R5).  If
  * "last_try" is set, a pinned buffer marks its entry, which then stays.
- *
- * While a relation has an entry of its own, its buffers belong to that entry,
- * and not to the entry of its database.
  */
 static InvalidateResult
 Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
@@ -185,14 +226,8 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	LazyDropBufState flags;
 	LazyDropEntry *entry;
 
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	entry = LazyDropFindBurial(&locator);
-	if (entry == NULL || entry->owner != pass->owner)
-	{
-		LWLockRelease(&LazyDropCtl->lock);
+	if (!Belongs(pass, &locator, &entry))
 		return INVALIDATE_DONE;
-	}
-
 	hash = BufTableHashCode(&tag);
 	partition_lock = BufMappingPartitionLock(hash);
 	LWLockAcquire(partition_lock, LW_EXCLUSIVE);
@@ -206,16 +241,9 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 		LazyDropUnlockBufHdr(buf, old, state);
 		LWLockRelease(partition_lock);
 		if (result == INVALIDATE_GIVEN_UP)
-		{
-			LazyDropMarkPinned(entry);
-			if (pass->matches != NULL &&
-				pass->matches(&entry->locator, pass->arg))
-			{
-				pass->in_the_way = BufferDescriptorGetBuffer(buf);
-				pass->in_the_way_tag = tag;
-			}
-		}
-		LWLockRelease(&LazyDropCtl->lock);
+			GiveUp(pass, entry, buf, &tag);
+		if (entry != NULL)
+			LWLockRelease(&LazyDropCtl->lock);
 		return result;
 	}
 
@@ -227,7 +255,8 @@ Invalidate(PassState *pass, BufferDesc *buf, bool last_try)
 	if (flags & BM_TAG_VALID)
 		BufTableDelete(&tag, hash);
 	LWLockRelease(partition_lock);
-	LWLockRelease(&LazyDropCtl->lock);
+	if (entry != NULL)
+		LWLockRelease(&LazyDropCtl->lock);
 
 	LazyDropFreeBuffer(buf);
 	pass->invalidated++;
@@ -288,7 +317,7 @@ VisitHeaders(PassState *pass)
 	const uint64 *database_filter = pass->database_filter;
 	bool		any_database = pass->any_database;
 
-	Assert(pass->owner != 0);
+	Assert((pass->owner != 0) != (pass->directory != NULL));
 	for (int start = 0; start < NBuffers; start += HEADERS_PER_CHECK)
 	{
 		int			end = Min(start + HEADERS_PER_CHECK, NBuffers);
@@ -421,8 +450,33 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 }
 
 /*
+ * Invalidate all buffers that a database has in a tablespace, without an entry.
+ * Returns false if one of them stays pinned.
+ *
+ * The caller holds no LWLock, and no other process creates or reads a page
+ * there meanwhile.  Pages may be written, but not after they are invalidated.
+ */
+bool
+LazyDropPassForDirectory(const RelFileLocator *directory)
+{
+	PassState  *pass = &pass_state;
+	instr_time	began;
+
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
+	Assert(!RelFileNumberIsValid(directory->relNumber));
+	memset(pass, 0, sizeof(PassState));
+	pass->directory = directory;
+	NoteOwned(directory, pass);
+	INSTR_TIME_SET_CURRENT(began);
+	VisitHeaders(pass);
+	RevisitPinned(pass, PINNED_ROUNDS);
+	CountPass(pass, began);
+	return !BufferIsValid(pass->in_the_way);
+}
+
+/*
  * In replay on a hot standby, if the last pass of this process was for an
- * entry of which a session has a buffer pinned, raise the recovery conflict as
+ * entry or a directory of which a session has a buffer pinned, raise the recovery conflict as
  * replay does for a cleanup lock, and wait until the pin is gone (rule R7).
  * Returns false if there is no such buffer.  The caller holds no LWLock.
  */

@@ -94,6 +94,24 @@ SettlePause(uint64 bytes)
 }
 
 /*
+ * Make other processes close files that have been removed.
+ *
+ * Processes that do not read sinval messages may have a descriptor of an old
+ * file, and would write pages of the new one to it.  A caller that holds off
+ * interrupts must not wait, because it would wait for itself.  There is no such
+ * caller in core.
+ */
+static void
+CloseFiles(void)
+{
+	uint64		generation = EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE);
+
+	Assert(INTERRUPTS_CAN_BE_PROCESSED());
+	if (INTERRUPTS_CAN_BE_PROCESSED())
+		WaitForProcSignalBarrier(generation);
+}
+
+/*
  * Settle all entries that match, even with an owner, for a caller that will
  * create storage under their names.  It holds no LWLock, is in no critical
  * section, and has seen a match if "seen" is set.  Returns whether there were
@@ -163,21 +181,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 		}
 	}
 	ConditionVariableCancelSleep();
-
-	/*
-	 * Processes that do not read sinval messages may have a descriptor of the
-	 * old file, and would write pages of the new one to it.  A caller that
-	 * holds off interrupts must not wait, because it would wait for itself.
-	 * There is no such caller in core.
-	 */
 	if (settled && IsUnderPostmaster)
-	{
-		uint64		generation = EmitProcSignalBarrier(PROCSIGNAL_BARRIER_SMGRRELEASE);
-
-		Assert(INTERRUPTS_CAN_BE_PROCESSED());
-		if (INTERRUPTS_CAN_BE_PROCESSED())
-			WaitForProcSignalBarrier(generation);
-	}
+		CloseFiles();
 	return settled;
 }
 
@@ -326,17 +331,18 @@ LazyDropInvalidateDatabase(Oid spcoid, Oid dboid)
 	char	   *path = GetDatabasePath(dboid, spcoid);
 	struct stat st;
 	bool		is_new = lstat(path, &st) < 0 && errno == ENOENT;
-	bool		wake;
 
 	pfree(path);
 	LazyDropSettleDirectory(spcoid, dboid);
 	if (is_new)
 		return;
-	while (!LazyDropAddAll(&locator, 1, LAZYDROP_FILES_NONE, 0,
-						   InvalidXLogRecPtr, false, &wake))
-		MakeRoom();
-	LazyDropWaitForIO(&locator, 1);
-	(void) SettleMatching(MatchesDirectory, &locator, true);
+	while (!LazyDropPassForDirectory(&locator))
+	{
+		if (!LazyDropConflictWithPin())
+			pg_usleep(10000L);
+		(void) SettlePause(0);
+	}
+	CloseFiles();
 	LazyDropForgetDirectorySyncRequests(spcoid, dboid);
 }
 

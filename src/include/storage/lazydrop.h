@@ -94,6 +94,9 @@ extern bool LazyDropLeavesToWorker(const char *dir, const char *name);
 /* the checkpointer, after it has absorbed sync requests */
 extern void LazyDropRequestsAbsorbed(void);
 
+/* checkpointer.c: what it does between two writes of a checkpoint */
+extern void LazyDropCheckPointDuties(void);
+
 /* procsignal.c: last barrier that all processes have absorbed */
 extern uint64 LazyDropBarrierTaken(void);
 

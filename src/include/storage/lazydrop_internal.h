@@ -160,6 +160,9 @@ typedef struct LazyDropEntry
 	LazyDropNames names;
 	int			nhidden;
 
+	/* Have processes failed to rename some (LazyDropRetryHiding)? */
+	bool		hide_failed;
+
 	/* Number of processes that are in a system call on a file (rule R5). */
 	int			nbusy;
 
@@ -334,10 +337,11 @@ typedef struct LazyDropFilter
 	LazyDropFiles least;
 
 	/*
-	 * If set, search only for files with their own names, including those
-	 * whose removal has failed and will be tried again later.
+	 * If set, search only for files to be hidden: those with their own names,
+	 * unless an attempt has failed.  Also those whose removal has failed and
+	 * will be tried again later.
 	 */
-	bool		visible;
+	bool		to_hide;
 
 	/* Range of serial numbers.  Without last_serial, there is no upper limit. */
 	uint64		first_serial;
@@ -347,6 +351,9 @@ typedef struct LazyDropFilter
 	LazyDropMatch matches;
 	const void *arg;
 } LazyDropFilter;
+
+/* Number of entries with files that are looked up at once. */
+#define LAZYDROP_BATCH			100
 
 /*
  * Called between two steps of a removal, without locks, with the number of bytes
@@ -380,8 +387,6 @@ extern bool LazyDropHaveWorker(void);
 
 /* lazydrop_set.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
-extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
-extern bool LazyDropIsBuried(const RelFileLocator *locator);
 extern bool LazyDropAddAll(const RelFileLocator *locators, int n,
 						   LazyDropFiles files, int nfiles, XLogRecPtr lsn,
 						   bool gaps, bool *wake);
@@ -402,12 +407,15 @@ extern bool LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases);
 extern bool LazyDropBeginStep(const LazyDropJob *job);
 extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,
 							bool done);
+extern uint64 LazyDropRetryHiding(void);
 extern bool LazyDropBeginHiding(const LazyDropJob *job);
 extern void LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all);
 extern void LazyDropTryLater(const LazyDropJob *job, int64 delay_ns);
 extern void LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes);
 
 /* lazydrop_find.c */
+extern LazyDropEntry *LazyDropFindBurial(const RelFileLocator *locator);
+extern bool LazyDropIsBuried(const RelFileLocator *locator);
 extern bool LazyDropFindPending(LazyDropMatch matches, const void *arg,
 								int64 steal_before, bool *can_own);
 extern uint64 LazyDropAskForDrain(void);
@@ -423,10 +431,7 @@ extern bool LazyDropFindOldestJob(const LazyDropFilter *filter,
 								  LazyDropJob *job);
 extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
 extern bool LazyDropLookAgain(LazyDropJob *job, bool *hiding);
-extern bool LazyDropFindCheckPointJob(uint64 first_serial, uint64 last_serial,
-									  LazyDropJob *job, uint64 *others_at);
-extern bool LazyDropFilesAreLeft(LazyDropMatch matches, const void *arg,
-								 uint64 last_serial, bool visible);
+extern bool LazyDropFilesAreLeft(const LazyDropFilter *filter);
 extern bool LazyDropFindFiles(int64 now, long *timeout_ms);
 
 /* lazydrop_write.c */
@@ -439,12 +444,12 @@ extern void LazyDropWaitForIO(const RelFileLocator *sorted, int n);
 extern PGDLLIMPORT bool lazydrop_log_passes;
 extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg);
+extern bool LazyDropPassForDirectory(const RelFileLocator *directory);
 extern bool LazyDropConflictWithPin(void);
 
 /* lazydrop_paths.c */
 extern void LazyDropSegmentPath(LazyDropPath *path, const RelPathStr *first,
 								uint64 segno);
-extern bool LazyDropPassForDirectory(const RelFileLocator *directory);
 extern void LazyDropTablespacePath(LazyDropPath *path, Oid spcoid);
 extern void LazyDropHiddenDirectory(LazyDropPath *path, Oid spcoid, int which);
 extern void LazyDropFindHidden(LazyDropPath *path, const LazyDropJob *job, int n);
@@ -478,6 +483,8 @@ extern bool LazyDropSpaceIsShort(Oid spcoid);
 /* lazydrop_hide.c */
 extern bool LazyDropHideFiles(const LazyDropJob *job);
 extern bool LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause);
+extern bool LazyDropHideAll(LazyDropMatch matches, const void *arg,
+							LazyDropPause pause, uint32 wait_event);
 
 /* lazydrop_leftover.c */
 extern PGDLLIMPORT bool lazydrop_worker_registered;

@@ -31,6 +31,43 @@
  */
 
 /*
+ * Return the entry that covers a relation: its own entry, the entry of its
+ * database in its tablespace, or NULL.  The caller holds the lock.
+ */
+LazyDropEntry *
+LazyDropFindBurial(const RelFileLocator *locator)
+{
+	LazyDropEntry *entry = LazyDropFindEntry(locator);
+
+	if (entry == NULL && LazyDropCtl->ndatabases > 0)
+	{
+		RelFileLocator whole = *locator;
+
+		whole.relNumber = InvalidRelFileNumber;
+		entry = LazyDropFindEntry(&whole);
+	}
+	return entry;
+}
+
+/*
+ * Return whether a relation is buried.  The caller does not hold the lock.
+ */
+bool
+LazyDropIsBuried(const RelFileLocator *locator)
+{
+	bool		result;
+
+	if (LazyDropBucketIsEmpty(LazyDropRelationBucket(locator)) &&
+		LazyDropBucketIsEmpty(LazyDropDatabaseBucket(locator)))
+		return false;
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	result = LazyDropFindBurial(locator) != NULL;
+	LWLockRelease(&LazyDropCtl->lock);
+	return result;
+}
+
+/*
  * Return whether a relation with this relfilenumber is pending, so that the
  * number must not be chosen (rule R3).  The entry of its database does not
  * count, because it covers all relfilenumbers.
@@ -297,14 +334,25 @@ SetJob(LazyDropJob *job, LazyDropEntry *entry)
  * Return whether an entry meets the conditions of a filter.
  */
 static bool
-MeetsFilter(const LazyDropFilter *filter, const LazyDropEntry *entry, int64 now)
+MeetsFilter(const LazyDropFilter *filter, const LazyDropEntry *entry)
 {
 	return entry->files >= filter->least &&
-		entry->names != LAZYDROP_NAMES_CHANGING &&
 		entry->serial >= filter->first_serial &&
 		(filter->last_serial == 0 || entry->serial <= filter->last_serial) &&
-		(filter->visible || now >= entry->retry_at_ns) &&
+		!(filter->to_hide && entry->hide_failed &&
+		  entry->names != LAZYDROP_NAMES_CHANGING) &&
 		(filter->matches == NULL || filter->matches(&entry->locator, filter->arg));
+}
+
+/*
+ * Return whether a process may work on the files of such an entry now.
+ */
+static bool
+IsReady(const LazyDropFilter *filter, const LazyDropEntry *entry, int64 now)
+{
+	return MeetsFilter(filter, entry) &&
+		entry->names != LAZYDROP_NAMES_CHANGING &&
+		(filter->to_hide || now >= entry->retry_at_ns);
 }
 
 /*
@@ -322,14 +370,14 @@ LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs, int njobs)
 
 	Assert(filter->least != LAZYDROP_FILES_NONE);
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = filter->visible ? 1 : 0; i < lengthof(lists) && found < njobs; i++)
+	for (int i = filter->to_hide ? 1 : 0; i < lengthof(lists) && found < njobs; i++)
 	{
 		dlist_foreach(iter, lists[i])
 		{
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
 												   iter.cur);
 
-			if (!MeetsFilter(filter, entry, now))
+			if (!IsReady(filter, entry, now))
 				continue;
 			SetJob(&jobs[found], entry);
 			if (++found == njobs)
@@ -351,7 +399,7 @@ LazyDropFindOldestJob(const LazyDropFilter *filter, LazyDropJob *job)
 	int64		now = LazyDropNow();
 	dlist_iter	iter;
 
-	Assert(!filter->visible);
+	Assert(!filter->to_hide);
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	for (int i = 0; i < lengthof(lists); i++)
 	{
@@ -363,7 +411,7 @@ LazyDropFindOldestJob(const LazyDropFilter *filter, LazyDropJob *job)
 			/* Both lists are sorted by serial number. */
 			if (oldest != NULL && entry->serial > oldest->serial)
 				break;
-			if (MeetsFilter(filter, entry, now))
+			if (IsReady(filter, entry, now))
 			{
 				oldest = entry;
 				break;
@@ -418,78 +466,34 @@ LazyDropLookAgain(LazyDropJob *job, bool *hiding)
 }
 
 /*
- * Find the oldest entry with a serial number from "first_serial" to
- * "last_serial" whose files a checkpoint can hide now (rule R8).  Returns false
- * if there is none.
+ * Return whether entries have files that meet the conditions of a filter, or may
+ * do so later: the dropper has not released them, another process is renaming
+ * them and may fail, or their removal will be tried again.
  *
- * Sets "others_at" to the serial number of the first entry for which the
- * checkpoint has to wait, or 0.  The dropper has not released the files of this
- * entry, or another process is renaming them and may fail.  Both questions are
- * answered under one lock, because the state of an entry may change between two.
- * A dropper that has exited, such as the startup process at a shutdown, is not
- * waited for.
+ * If files are to be hidden, a dropper that has exited, such as the startup
+ * process at a shutdown, is not waited for (rule R8).
  */
 bool
-LazyDropFindCheckPointJob(uint64 first_serial, uint64 last_serial,
-						  LazyDropJob *job, uint64 *others_at)
+LazyDropFilesAreLeft(const LazyDropFilter *filter)
 {
-	bool		found = false;
-	dlist_iter	iter;
-
-	*others_at = 0;
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	dlist_foreach(iter, &LazyDropCtl->removals)
-	{
-		LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-											   iter.cur);
-
-		if (entry->serial > last_serial)
-			break;
-		if (entry->names == LAZYDROP_NAMES_CHANGING ||
-			(entry->files == LAZYDROP_FILES_BURIED &&
-			 GetPGProcByNumber(entry->dropper)->pid != 0))
-		{
-			if (*others_at == 0)
-				*others_at = entry->serial;
-			continue;
-		}
-		if (entry->files >= LAZYDROP_FILES_FORGOTTEN &&
-			entry->serial >= first_serial)
-		{
-			SetJob(job, entry);
-			found = true;
-			break;
-		}
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	return found;
-}
-
-/*
- * Return whether a matching entry with a serial number up to "last_serial" has
- * files.  If "visible" is set, only files with their own names count, and only
- * if renaming them has not failed or a process is trying that now.
- */
-bool
-LazyDropFilesAreLeft(LazyDropMatch matches, const void *arg, uint64 last_serial,
-					 bool visible)
-{
+	LazyDropFilter later = *filter;
 	dlist_head *lists[] = {&LazyDropCtl->removals, &LazyDropCtl->hidden_removals};
 	bool		found = false;
 	dlist_iter	iter;
 
+	later.least = LAZYDROP_FILES_BURIED;
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = 0; i < (visible ? 1 : lengthof(lists)) && !found; i++)
+	for (int i = 0; i < (filter->to_hide ? 1 : lengthof(lists)) && !found; i++)
 	{
 		dlist_foreach(iter, lists[i])
 		{
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
 												   iter.cur);
 
-			if (entry->serial <= last_serial &&
-				!(visible && entry->nfailures > 0 &&
-				  entry->names != LAZYDROP_NAMES_CHANGING) &&
-				matches(&entry->locator, arg))
+			if (filter->to_hide && entry->files == LAZYDROP_FILES_BURIED &&
+				GetPGProcByNumber(entry->dropper)->pid == 0)
+				continue;
+			if (MeetsFilter(&later, entry))
 			{
 				found = true;
 				break;

@@ -243,3 +243,53 @@ LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 	LazyDropRemoveFiles(job, pause);
 	return true;
 }
+
+/*
+ * Hide the files of all entries that match and are present now, or remove them
+ * if that is not possible.  Each entry is tried once.  "matches" may be NULL.
+ *
+ * Waits for droppers that have not released their files yet, and for other
+ * processes that are renaming files, with this wait event.  "pause" is called
+ * again and again.  Returns whether there was anything to do.  The caller holds
+ * no LWLock.
+ */
+bool
+LazyDropHideAll(LazyDropMatch matches, const void *arg, LazyDropPause pause,
+				uint32 wait_event)
+{
+	LazyDropFilter filter = {
+		.least = LAZYDROP_FILES_FORGOTTEN,
+		.to_hide = true,
+		.last_serial = LazyDropRetryHiding(),
+		.matches = matches,
+		.arg = arg,
+	};
+	bool		result = false;
+
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
+	for (;;)
+	{
+		LazyDropJob jobs[LAZYDROP_BATCH];
+		int			njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
+
+		for (int i = 0; i < njobs; i++)
+		{
+			(void) LazyDropHideOrRemove(&jobs[i], pause);
+			(void) pause(0);
+		}
+		if (njobs == 0)
+		{
+			/* An entry that has become ready meanwhile is left, too. */
+			if (!LazyDropFilesAreLeft(&filter))
+				break;
+			ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
+			(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 10,
+											   wait_event);
+			(void) pause(0);
+		}
+		result = true;
+	}
+	ConditionVariableCancelSleep();
+	LazyDropWakeWorker();
+	return result;
+}

@@ -100,43 +100,6 @@ LazyDropFindEntry(const RelFileLocator *locator)
 }
 
 /*
- * Return the entry that covers a relation: its own entry, the entry of its
- * database in its tablespace, or NULL.  The caller holds the lock.
- */
-LazyDropEntry *
-LazyDropFindBurial(const RelFileLocator *locator)
-{
-	LazyDropEntry *entry = LazyDropFindEntry(locator);
-
-	if (entry == NULL && LazyDropCtl->ndatabases > 0)
-	{
-		RelFileLocator whole = *locator;
-
-		whole.relNumber = InvalidRelFileNumber;
-		entry = LazyDropFindEntry(&whole);
-	}
-	return entry;
-}
-
-/*
- * Return whether a relation is buried.  The caller does not hold the lock.
- */
-bool
-LazyDropIsBuried(const RelFileLocator *locator)
-{
-	bool		result;
-
-	if (LazyDropBucketIsEmpty(LazyDropRelationBucket(locator)) &&
-		LazyDropBucketIsEmpty(LazyDropDatabaseBucket(locator)))
-		return false;
-	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	result = LazyDropFindBurial(locator) != NULL;
-	LWLockRelease(&LazyDropCtl->lock);
-	return result;
-}
-
-/*
  * Change the state of the buffers of an entry.
  */
 static void
@@ -293,6 +256,7 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		if (entry->names == LAZYDROP_NAMES_HIDDEN)
 			entry->names = LAZYDROP_NAMES_OWN;
 		entry->nfailures = 0;
+		entry->hide_failed = false;
 		entry->retry_at_ns = 0;
 		entry->measured = false;
 		entry->nfiles = 0;
@@ -801,6 +765,24 @@ LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 }
 
 /*
+ * Let processes try to hide all files that are there now, even if that has
+ * failed before.  Returns the serial number of the last burial.
+ */
+uint64
+LazyDropRetryHiding(void)
+{
+	uint64		last_serial;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	last_serial = LazyDropCtl->last_serial;
+	dlist_foreach(iter, &LazyDropCtl->removals)
+		dlist_container(LazyDropEntry, files_node, iter.cur)->hide_failed = false;
+	LWLockRelease(&LazyDropCtl->lock);
+	return last_serial;
+}
+
+/*
  * Begin to rename the files of an entry.  Until LazyDropEndHiding, no step can
  * begin, and the entry is not deleted.  The caller must not raise an error, and
  * holds off interrupts.
@@ -845,10 +827,12 @@ LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 	/* empty files have been created or unlinked */
 	entry->measured = false;
 	/* unless it has been buried once more */
-	if (all && entry->serial == job->serial)
+	if (entry->serial == job->serial)
 	{
-		SetHidden(entry, nhidden);
-		if (nhidden == 0)
+		entry->hide_failed = !all;
+		if (all)
+			SetHidden(entry, nhidden);
+		if (all && nhidden == 0)
 			SetFiles(entry, LAZYDROP_FILES_NONE);
 	}
 	(void) DeleteIfDone(entry);

@@ -32,9 +32,6 @@
  */
 #define CREATOR_PATIENCE_MS		1000
 
-/* Number of entries with files that are looked up at once. */
-#define SETTLE_BATCH			100
-
 /* ---------------------------------------------------------------------
  * Conditions on entries
  * ---------------------------------------------------------------------
@@ -132,7 +129,7 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 			.matches = matches,
 			.arg = arg,
 		};
-		LazyDropJob jobs[SETTLE_BATCH];
+		LazyDropJob jobs[LAZYDROP_BATCH];
 		int			njobs;
 		int64		steal_before;
 		bool		can_own;
@@ -187,16 +184,14 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 }
 
 /*
- * Make sure that no entry that matches and is not newer than "last_serial" has
- * files under their own names or, unless "hide" is set, any files.  Buffers do
- * not matter.  The caller holds no LWLock.
+ * Remove the files of all entries that match and are not newer than
+ * "last_serial".  Buffers do not matter.  The caller holds no LWLock.
  */
 static void
-ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide)
+ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial)
 {
 	LazyDropFilter filter = {
-		.least = hide ? LAZYDROP_FILES_FORGOTTEN : LAZYDROP_FILES_READY,
-		.visible = hide,
+		.least = LAZYDROP_FILES_READY,
 		.last_serial = last_serial,
 		.matches = matches,
 		.arg = arg,
@@ -205,33 +200,18 @@ ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial, bool hide
 	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	for (;;)
 	{
-		LazyDropJob jobs[SETTLE_BATCH];
+		LazyDropJob jobs[LAZYDROP_BATCH];
 		int			njobs;
 
-		/* Hiding takes no time, and must not wait for other processes. */
-		if (!hide)
-			(void) LazyDropAdvanceWaiting();
+		(void) LazyDropAdvanceWaiting();
 		njobs = LazyDropFindJobs(&filter, jobs, lengthof(jobs));
 		for (int i = 0; i < njobs; i++)
-		{
-			if (hide)
-			{
-				(void) LazyDropHideOrRemove(&jobs[i], SettlePause);
-				filter.first_serial = jobs[i].serial + 1;
-			}
-			else
-				LazyDropRemoveFiles(&jobs[i], SettlePause);
-		}
+			LazyDropRemoveFiles(&jobs[i], SettlePause);
 		if (njobs == lengthof(jobs))
 			continue;
 
-		/*
-		 * A dropper is not done yet, another process is hiding files, or a
-		 * directory could not be read and must be removed.  Hiding files that
-		 * cannot even be renamed is tried only once.
-		 */
-		filter.first_serial = 0;
-		if (!LazyDropFilesAreLeft(matches, arg, last_serial, hide))
+		/* A dropper may not be done yet, or a file be tried again later. */
+		if (!LazyDropFilesAreLeft(&filter))
 			break;
 		ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 		(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 10,
@@ -254,7 +234,7 @@ MakeRoom(void)
 		return;
 
 	/* The set is full of files, or a process has stopped within a step. */
-	ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, false);
+	ClearFiles(NULL, NULL, 0);
 	ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 	(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
 									   LazyDropCtl->wait_event_reuse);
@@ -359,7 +339,8 @@ void
 LazyDropHideDatabase(Oid dboid)
 {
 	if (!LazyDropNothingPending())
-		ClearFiles(MatchesDatabase, &dboid, PG_UINT64_MAX, true);
+		(void) LazyDropHideAll(MatchesDatabase, &dboid, SettlePause,
+							   LazyDropCtl->wait_event_settle);
 }
 
 /*
@@ -379,7 +360,7 @@ LazyDropClearTablespace(Oid spcoid, XLogRecPtr lsn)
 			MakeRoom();
 	}
 	if (!LazyDropNothingPending())
-		ClearFiles(MatchesTablespace, &spcoid, LazyDropLastSerial(), false);
+		ClearFiles(MatchesTablespace, &spcoid, LazyDropLastSerial());
 }
 
 /*
@@ -396,7 +377,8 @@ LazyDropEndRecovery(void)
 	if (LazyDropNothingPending())
 		return;
 	worker = LazyDropHaveWorker();
-	ClearFiles(MatchesAll, NULL, PG_UINT64_MAX, true);
+	(void) LazyDropHideAll(NULL, NULL, SettlePause,
+						   LazyDropCtl->wait_event_settle);
 	if (!worker)
 		(void) LazyDropPass(0, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, LazyDrop developers
 
 # import and export are inverse to each other, byte for byte, and neither of them loses
-# work.  check rejects a series or an overlay that could silently go wrong, especially a
-# hunk that fits in two places, which neither git apply nor patch rejects.
+# work.  check-series rejects a series or an overlay that could silently go wrong,
+# especially a hunk that fits in two places, which neither git apply nor patch rejects.
 
 use strict;
 use warnings FATAL => 'all';
@@ -270,7 +270,7 @@ export_refused(
 		commit("register\n\n$trailer");
 	});
 
-# --- check ------------------------------------------------------------------
+# --- check-series -----------------------------------------------------------
 
 # Files that are changed for a check are restored afterwards.
 sub check_finds
@@ -284,9 +284,9 @@ sub check_finds
 		  ? $checkout->write($path, $files{$path})
 		  : $checkout->remove($path);
 	}
-	my ($status, $out) = $checkout->run('check');
-	is($status, 1, "check finds $what");
-	like($out, $message, "check says about $what");
+	my ($status, $out) = $checkout->run('check-series');
+	is($status, 1, "check-series finds $what");
+	like($out, $message, "check-series says about $what");
 	like($out, qr/^\d+ passed, [1-9]\d* failed\n\z/m, 'closing line');
 	foreach my $path (keys %files)
 	{
@@ -299,8 +299,8 @@ sub check_finds
 
 my $readme = $checkout->read('patches/README.md');
 $checkout->write('patches/README.md', "$readme\n## our-topic.patch\n");
-($status, $out) = $checkout->run('check');
-is($status, 0, 'check passes');
+($status, $out) = $checkout->run('check-series');
+is($status, 0, 'check-series passes');
 like(
 	$out,
 	qr/^series on 18\.6: 2 patches, 3 upstream files, 3 hunks, 0 of its own, \+3 -0 lines, 5 lines of context; 4 files/m,
@@ -387,13 +387,13 @@ check_finds(
 {
 	local $ENV{GIT_DIR} = "$top/.git";
 	local $ENV{GIT_INDEX_FILE} = "$top/.git/index";
-	($status, $out) = $checkout->run('check');
-	is($status, 0, 'check in a hook of git');
+	($status, $out) = $checkout->run('check-series');
+	is($status, 0, 'check-series in a hook of git');
 	ok(!-e "$top/.git", 'touches no other repository');
 }
 
 # After all of these checks, the checkout is unchanged.
-($status, $out) = $checkout->run('check');
-is($status, 0, 'check passes again');
+($status, $out) = $checkout->run('check-series');
+is($status, 0, 'check-series passes again');
 
 done_testing();

@@ -62,8 +62,8 @@ sub has_moved
 		$checkout->read('upstream.conf'),
 		qr/^release_$major = \Q$release\E\nsha256_$major = @{[ digest($tarball) ]}\n/m,
 		"$release: is pinned");
-	($status, $out) = $checkout->run('check');
-	is($status, 0, "$release: check passes");
+	($status, $out) = $checkout->run('check-series');
+	is($status, 0, "$release: check-series passes");
 	like(
 		$out,
 		qr/^ok - PostgreSQL $major: the series applies, .* at its line$/m,
@@ -141,8 +141,8 @@ foreach my $tool (qw(export rebase))
 # Abort the rebase.
 $checkout->git('rebase', '--abort');
 is(state_of_series(), $before, 'after git rebase --abort all is as it was');
-($status, $out) = $checkout->run('check');
-is($status, 0, 'and check passes');
+($status, $out) = $checkout->run('check-series');
+is($status, 0, 'and check-series passes');
 ($status, $out) = $checkout->run('prepare', '--force');
 is( $checkout->git('log', '-1', '--format=%s', 'lazydrop/upstream'),
 	"PostgreSQL 18.7\n",
@@ -251,8 +251,8 @@ like(
 	$checkout->read('upstream.conf'),
 	qr/^default = 18\n(?s:.*)^release_18 = 18\.8\n/m,
 	'the default is what it was');
-($status, $out) = $checkout->run('check');
-is($status, 0, 'check passes for both');
+($status, $out) = $checkout->run('check-series');
+is($status, 0, 'check-series passes for both');
 like(
 	$out,
 	qr/^ok - PostgreSQL $_: the series applies, .* at its line$/m,
@@ -262,8 +262,8 @@ like(
 	qr/^series on 17\.9: 2 patches, 3 upstream files, 3 hunks, 1 of its own,/m,
 	'what is its own is counted');
 $checkout->remove('.pg/cache', '.pg/17', '.pg/17.key');
-($status, $out) = $checkout->run('check');
-is($status, 0, 'check passes without its source');
+($status, $out) = $checkout->run('check-series');
+is($status, 0, 'check-series passes without its source');
 like($out, qr/^PostgreSQL 17 is not checked: its source is not at hand$/m,
 	'and says so');
 like($out, qr/^7 passed, 0 failed$/m, 'PostgreSQL 18 is checked');

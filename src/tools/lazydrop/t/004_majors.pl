@@ -96,7 +96,7 @@ is($out, '', 'a change for one is none for the other');
 foreach my $major (16, '018', 'x')
 {
 	local $checkout->{major} = $major;
-	foreach my $tool (qw(prepare check import export))
+	foreach my $tool (qw(prepare check-series import export))
 	{
 		($status, $out) = $checkout->run($tool);
 		is($status, 1, "PG_MAJOR=$major $tool is refused");
@@ -121,7 +121,7 @@ like(
 		'it says so');
 }
 $checkout->write('patches/17/other.patch', $own);
-($status, $out) = $checkout->run('check');
+($status, $out) = $checkout->run('check-series');
 like(
 	$out,
 	qr/"\S+other\.patch" has no counterpart in/,
@@ -200,7 +200,7 @@ $checkout->remove('.pg/17');
 is( $checkout->git('log', '--format=%s'),
 	"PostgreSQL 17.9\n",
 	'and so does prepare');
-($status, $out) = $checkout->run('check');
-like($out, qr/^series on 17\.9: 0 patches, /m, 'and check');
+($status, $out) = $checkout->run('check-series');
+like($out, qr/^series on 17\.9: 0 patches, /m, 'and check-series');
 
 done_testing();

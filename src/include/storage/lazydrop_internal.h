@@ -356,6 +356,17 @@ typedef struct LazyDropFilter
 #define LAZYDROP_BATCH			100
 
 /*
+ * Time after which the worker looks again at what is pending, and tries again
+ * to remove files that could not be removed, in milliseconds.  A removal is
+ * tried LAZYDROP_MAX_FAILURES times.  If the product were smaller, a temporary
+ * error of a file system would leave files behind.  If it were larger, an entry
+ * whose files can never be removed would keep its name and its place in the set
+ * for longer.
+ */
+#define LAZYDROP_RETRY_MS		1000
+#define LAZYDROP_MAX_FAILURES	10
+
+/*
  * Called between two steps of a removal, without locks, with the number of bytes
  * that the last step has freed.  Returns false to stop.
  */
@@ -421,8 +432,7 @@ extern bool LazyDropFindPending(LazyDropMatch matches, const void *arg,
 extern uint64 LazyDropAskForDrain(void);
 extern bool LazyDropPendingUpTo(uint64 last_serial);
 extern uint64 LazyDropLastSerial(void);
-extern bool LazyDropFindBuffers(int64 now, int64 delay_ms, int64 retry_at,
-								long *timeout_ms);
+extern bool LazyDropFindBuffers(int64 delay_ms, int64 retry_at, long *timeout_ms);
 extern void LazyDropSumPending(LazyDropStats *stats);
 extern int	LazyDropListPending(LazyDropPending *result, int room);
 extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,
@@ -432,7 +442,6 @@ extern bool LazyDropFindOldestJob(const LazyDropFilter *filter,
 extern bool LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job);
 extern bool LazyDropLookAgain(LazyDropJob *job, bool *hiding);
 extern bool LazyDropFilesAreLeft(const LazyDropFilter *filter);
-extern bool LazyDropFindFiles(int64 now, long *timeout_ms);
 
 /* lazydrop_write.c */
 extern void LazyDropSleepForOther(long microseconds);

@@ -200,8 +200,9 @@ LazyDropLastSerial(void)
  * If no pass is due, "timeout_ms" is reduced to the time until one may be.
  */
 bool
-LazyDropFindBuffers(int64 now, int64 delay_ms, int64 retry_at, long *timeout_ms)
+LazyDropFindBuffers(int64 delay_ms, int64 retry_at, long *timeout_ms)
 {
+	int64		now = LazyDropNow();
 	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
 	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
 	bool		found = false;
@@ -498,41 +499,6 @@ LazyDropFilesAreLeft(const LazyDropFilter *filter)
 				found = true;
 				break;
 			}
-		}
-	}
-	LWLockRelease(&LazyDropCtl->lock);
-	return found;
-}
-
-/*
- * Return whether there are files that the worker should remove.  If not,
- * "timeout_ms" is reduced to the time until there may be.  If another process is
- * renaming files, check again later in case it fails.
- */
-bool
-LazyDropFindFiles(int64 now, long *timeout_ms)
-{
-	dlist_head *lists[] = {&LazyDropCtl->hidden_removals, &LazyDropCtl->removals};
-	bool		found = false;
-	dlist_iter	iter;
-
-	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
-	for (int i = 0; i < lengthof(lists) && !found; i++)
-	{
-		dlist_foreach(iter, lists[i])
-		{
-			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
-												   iter.cur);
-
-			if (entry->files != LAZYDROP_FILES_READY ||
-				entry->names == LAZYDROP_NAMES_CHANGING)
-				continue;
-			if (now >= entry->retry_at_ns)
-			{
-				found = true;
-				break;
-			}
-			*timeout_ms = Min(*timeout_ms, (entry->retry_at_ns - now) / 1000000 + 1);
 		}
 	}
 	LWLockRelease(&LazyDropCtl->lock);

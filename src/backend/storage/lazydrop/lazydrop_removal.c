@@ -51,15 +51,6 @@ int			lazydrop_removal_rate = 0;
  */
 #define STEP_BYTES				((uint64) 4 * 1024 * 1024)
 
-/*
- * If something cannot be removed, try again after RETRY_NS nanoseconds, up to
- * MAX_FAILURES times.  If the product were smaller, a temporary error of a file
- * system would leave files behind.  If it were larger, an entry whose files can
- * never be removed would keep its name and its place in the set for longer.
- */
-#define RETRY_NS				INT64CONST(1000000000)
-#define MAX_FAILURES			10
-
 /* bytes freed by this process since it began to look for space (rule R15) */
 uint64		lazydrop_freed_bytes = 0;
 
@@ -118,7 +109,7 @@ static void
 Complain(const LazyDropJob *job, const char *format, const char *path,
 		 int save_errno)
 {
-	bool		last = job->nfailures >= MAX_FAILURES;
+	bool		last = job->nfailures >= LAZYDROP_MAX_FAILURES;
 	int			level = lazydrop_complaint_level;
 
 	if (level == 0)
@@ -455,8 +446,8 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 		elog(DEBUG2, "removed files of %u/%u/%u%s",
 			 job->locator.spcOid, job->locator.dbOid, job->locator.relNumber,
 			 failed ? ", not all" : "");
-	if (failed && job->nfailures < MAX_FAILURES)
-		LazyDropTryLater(job, RETRY_NS);
+	if (failed && job->nfailures < LAZYDROP_MAX_FAILURES)
+		LazyDropTryLater(job, LAZYDROP_RETRY_MS * INT64CONST(1000000));
 	else
 		EndRemoval(job);
 }

@@ -109,6 +109,9 @@ WorkerExit(int code, Datum arg)
 	pg_atomic_write_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
 }
 
+/* files that can be removed now */
+static const LazyDropFilter removable = {.least = LAZYDROP_FILES_READY};
+
 /*
  * Find out what there is to do.  Returns the number of milliseconds until this
  * may change without a wakeup, or -1 if nothing is pending.
@@ -116,8 +119,8 @@ WorkerExit(int code, Datum arg)
 static long
 LookForWork(bool *buffers, bool *files)
 {
-	int64		now = LazyDropNow();
-	long		timeout = PATIENCE_MS;
+	long		timeout = LAZYDROP_RETRY_MS;
+	LazyDropJob job;
 
 	*buffers = *files = false;
 	if (LazyDropNothingPending())
@@ -129,8 +132,8 @@ LookForWork(bool *buffers, bool *files)
 	 * Look at files last.  A relation may seem to need a pass because its
 	 * files have just been released.  They must be removed before that pass.
 	 */
-	*buffers = LazyDropFindBuffers(now, lazydrop_pass_delay, retry_at, &timeout);
-	*files = LazyDropFindFiles(now, &timeout);
+	*buffers = LazyDropFindBuffers(lazydrop_pass_delay, retry_at, &timeout);
+	*files = LazyDropFindJobs(&removable, &job, 1) > 0;
 	return timeout;
 }
 
@@ -222,14 +225,13 @@ WorkerPause(uint64 bytes)
 static void
 RemoveFiles(void)
 {
-	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY};
 	LazyDropJob job;
 
 	pgstat_report_activity(STATE_RUNNING,
 						   "removing files of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-removal");
 	stop_removal_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
-	while (WaitForRate() && LazyDropFindJobs(&filter, &job, 1) > 0)
+	while (WaitForRate() && LazyDropFindJobs(&removable, &job, 1) > 0)
 	{
 		removing_spcoid = job.locator.spcOid;
 		if (lazydrop_removal_rate > 0 && !job.hidden && LazyDropHideFiles(&job))

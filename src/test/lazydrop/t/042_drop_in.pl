@@ -1,86 +1,34 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# The fork replaces PostgreSQL, and PostgreSQL replaces the fork.  They do so on one data
-# directory, after a clean stop and after a crash with entries pending, and as standbys of
-# each other, where the binaries are exchanged in the middle of replay, promotion and
-# pg_rewind.
+# The fork replaces PostgreSQL, and PostgreSQL replaces the fork, on one data directory:
+# after a clean stop, after a crash with entries pending, and after a crash in the middle
+# of a removal or of DROP DATABASE.  Both read the same WAL and the same control file.
+# (049 exchanges the binaries of standbys.)
 #
-# LAZYDROP_STOCK is the directory above bin of an installation of PostgreSQL ("stock")
-# that was built from the same source with the same options.
+# LAZYDROP_STOCK is explained in DropIn.pm.
 
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use DropIn
+  qw(need_stock start_stock command_of contents_of no_file_is_left create_what_goes
+  drop_what_goes clean_up stop_and_check);
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until wait_for_receipt relation_files
-  need_test_extra add_segments reload_with database_directories hidden_files orphaned_files contents log_is_clean start_as init_with_checksums);
+  qw(stats hold_at wait_for_wait wait_until relation_files add_segments reload_with
+  database_directories hidden_files start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-need_test_extra();
-my $stock = $ENV{LAZYDROP_STOCK} // '';
-plan skip_all =>
-  'LAZYDROP_STOCK does not name an installation of PostgreSQL built from the same source'
-  if $stock eq '';
-die "there is no server in \"$stock/bin\"" unless -x "$stock/bin/postgres";
+need_stock();
 
 use constant MB => 1024 * 1024;
 
 my $has_injection_points = ($ENV{enable_injection_points} // '') eq 'yes';
-my ($stock_modules) =
-  run_command([ "$stock/bin/pg_config", '--pkglibdir' ]);
 
-# Both have the same configuration.  No checkpoint is made unless the test requests it,
-# and the worker does nothing until a process needs it.
-my %settings = (
-	'allow_in_place_tablespaces' => 'on',
-	'autovacuum' => 'off',
-	'bgwriter_lru_maxpages' => '0',
-	'checkpoint_timeout' => '1h',
-	'dynamic_library_path' => "'\$libdir:$stock_modules'",
-	'hot_standby_feedback' => 'on',
-	'log_statement' => 'none',
-	'max_prepared_transactions' => '5',
-	'max_wal_size' => '4GB',
-	'shared_buffers' => '32MB',
-	'track_functions' => 'all',
-	'track_io_timing' => 'on',
-	'wal_keep_size' => '2GB',
-	'lazydrop.enabled' => 'on',
-	'lazydrop.max_pending' => '16384',
-	'lazydrop.pass_delay' => "'60s'",
-	'lazydrop.defer_files' => 'on',
-	'lazydrop.removal_rate' => '0',
-	'lazydrop.log_passes' => 'on');
-
-# --- selection of the binaries ----------------------------------------------
-
-sub command_of
-{
-	my ($kind, $command) = @_;
-	return $kind eq 'stock' ? "$stock/bin/$command" : $command;
-}
-
-# --- contents of a node -----------------------------------------------------
-
-# A prepared transaction holds a lock on a table.
-sub contents_of
-{
-	my ($node, @except) = @_;
-	return contents($node, except => [ 'prepared', @except ]);
-}
-
-# On a primary, the first segments of dropped relations remain until a checkpoint.
-sub no_file_is_left
-{
-	my ($node, $what) = @_;
-	$node->safe_psql('postgres', 'CHECKPOINT');
-	is_deeply([ orphaned_files($node) ], [], "$what: no file is left");
-	return;
-}
+# --- statistics -------------------------------------------------------------
 
 # Returns the cumulative statistics of the tables in "postgres", and the reset time of
 # each kind of statistics, which is the current time for a kind that was not found at the
@@ -116,131 +64,10 @@ sub io_statistics
 	return \%writes;
 }
 
-# --- objects to drop --------------------------------------------------------
-
-# Create objects that exist until the end, and are modified all the time.
-sub create_what_lives
-{
-	my ($node) = @_;
-	$node->safe_psql(
-		'postgres', q{
-		CREATE EXTENSION amcheck;
-		CREATE TABLESPACE ts LOCATION '';
-		CREATE DATABASE d;
-		CREATE TABLE live (id int PRIMARY KEY, t text);
-		INSERT INTO live SELECT g, md5(g::text) FROM generate_series(1, 3000) AS g;
-		CREATE INDEX live_t ON live (t);
-		CREATE TABLE wide (id int, t text);
-		ALTER TABLE wide ALTER t SET STORAGE external;
-		INSERT INTO wide SELECT g, repeat(md5(g::text), 200) FROM generate_series(1, 50) AS g;
-		CREATE TABLE p (id int, t text) PARTITION BY RANGE (id);
-		CREATE TABLE p0 PARTITION OF p FOR VALUES FROM (0) TO (1000) TABLESPACE ts;
-		INSERT INTO p SELECT g, md5(g::text) FROM generate_series(0, 999) AS g;
-		CREATE MATERIALIZED VIEW mv AS SELECT * FROM live WHERE id < 1000;
-		CREATE UNLOGGED TABLE u AS SELECT generate_series(1, 1000) AS a;
-		CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END';
-		SELECT f();});
-	$node->safe_psql('d',
-		'CREATE TABLE live AS SELECT generate_series(1, 1000) AS a');
-	return;
-}
-
-# Create objects for every kind of drop, write them to disk, and then make them dirty.
-# Returns the paths of relations, and the OID of a database.
-sub create_what_goes
-{
-	my ($node) = @_;
-	my @tables = qw(gone gone_ts cut part shrunk prepared in_space);
-	$node->safe_psql(
-		'postgres', q{
-		CREATE TABLE gone (id int PRIMARY KEY, t text);
-		CREATE TABLE gone_ts (id int, t text) TABLESPACE ts;
-		CREATE TABLE cut (id int, t text);
-		CREATE TABLE part PARTITION OF p FOR VALUES FROM (1000) TO (10000);
-		CREATE TABLE shrunk (id int, t text);
-		CREATE TABLE prepared (id int, t text);
-		CREATE TABLESPACE gone_space LOCATION '';
-		CREATE TABLE in_space (id int, t text) TABLESPACE gone_space;
-		CREATE DATABASE gone_db TABLESPACE ts STRATEGY file_copy;});
-	my $fill = join '', map {
-		"INSERT INTO $_ SELECT g, md5(g::text) FROM generate_series(1000, 2999) AS g;\n"
-	} grep { $_ ne 'gone' } @tables;
-	$node->safe_psql(
-		'postgres', qq{
-		INSERT INTO gone SELECT g, md5(g::text) FROM generate_series(1, 2000) AS g;
-		$fill
-		VACUUM;
-		CHECKPOINT;
-		INSERT INTO gone SELECT g, md5(g::text) FROM generate_series(2001, 4000) AS g;
-		$fill});
-	$node->safe_psql('gone_db',
-		'CREATE TABLE t TABLESPACE pg_default AS SELECT generate_series(1, 1000) AS a'
-	);
-	my @paths = split /\n/, $node->safe_psql(
-		'postgres', q{
-		SELECT pg_relation_filepath(r) FROM unnest('{gone, gone_pkey, gone_ts, cut, part,
-			in_space, live_t, wide, mv}'::regclass[]) AS r});
-	my $oid = $node->safe_psql('postgres',
-		q{SELECT oid FROM pg_database WHERE datname = 'gone_db'});
-	return (\@paths, $oid);
-}
-
-# Drop them.  With the fork, DROP TABLESPACE makes a pass.  Returns the counters after it.
-sub drop_what_goes
-{
-	my ($node, $checkpoint) = @_;
-	$node->safe_psql(
-		'postgres', q{
-		DROP TABLE in_space;
-		DROP TABLESPACE gone_space});
-	my $stats = $node->install_path ? undef : stats($node);
-	$node->safe_psql(
-		'postgres', q{
-		DROP TABLE gone;
-		ALTER TABLE p DETACH PARTITION part;
-		DROP TABLE part;
-		} . ($checkpoint ? 'CHECKPOINT;' : '') . q{
-		UPDATE live SET t = md5(t) WHERE id % 7 = 0;
-		DROP TABLE gone_ts;
-		TRUNCATE cut;
-		INSERT INTO cut VALUES (1, 'one');
-		REINDEX INDEX live_t;
-		VACUUM FULL wide;
-		REFRESH MATERIALIZED VIEW mv;
-		DELETE FROM shrunk WHERE id > 1000;
-		VACUUM shrunk;
-		BEGIN;
-		CREATE TABLE never AS SELECT generate_series(1, 1000) AS a;
-		DROP TABLE shrunk;
-		ROLLBACK;
-		DROP DATABASE gone_db;
-		BEGIN;
-		DROP TABLE prepared;
-		PREPARE TRANSACTION 'drop';
-		UPDATE live SET t = md5(t) WHERE id % 11 = 0;});
-	return $stats;
-}
-
-sub clean_up
-{
-	my ($node) = @_;
-	$node->safe_psql(
-		'postgres', q{
-		COMMIT PREPARED 'drop';
-		DROP TABLE cut, shrunk;});
-	return;
-}
-
 # --- the same data directory ------------------------------------------------
 
-# One primary, initialized by stock.
-my $node = PostgreSQL::Test::Cluster->new('a', install_path => $stock);
-init_with_checksums($node, allows_streaming => 1, force_initdb => 1);
-$node->append_conf('postgresql.conf',
-	join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
-start_as($node, 'stock');
+my $node = start_stock('a');
 my $first_lsn = $node->lsn('insert');
-create_what_lives($node);
 my $kind = 'stock';
 
 # Exchange the binaries of the node, and check that its contents are the same.  Drops are
@@ -262,6 +89,7 @@ sub swap
 	my ($paths, $oid) = create_what_goes($node);
 	my $held = $kind eq 'fork' && $how ne 'fast' && $has_injection_points;
 	my $slow = $kind eq 'fork' && $how eq 'fast';
+
 	if ($held)
 	{
 		$node->safe_psql('postgres',
@@ -438,6 +266,7 @@ SKIP:
 			"\\echo begun\nDROP DATABASE dying;\n\\echo done\n");
 		wait_for_wait($node, "lazydrop-$point");
 		my $committed = $point =~ /^(database-ready|removal)$/;
+
 		if ($committed)
 		{
 			$node->poll_query_until('postgres',
@@ -499,255 +328,6 @@ sub output_of
 	is($control{fork}, $control{stock}, 'is the same to both');
 }
 
-# --- standbys of each other -------------------------------------------------
-
-my $other = PostgreSQL::Test::Cluster->new('b');
-$node->backup('backup');
-$other->init_from_backup($node, 'backup', has_streaming => 1);
-
-# Drops of all kinds, by four sessions that do nothing else.  Only few of them copy
-# databases, because these copies take most of the time when a server has to replay them
-# again.
-my %storm = (
-	tables => [
-		15, q{
-		DROP TABLE IF EXISTS s_:client_id;
-		CREATE TABLE s_:client_id (id int PRIMARY KEY, t text);
-		INSERT INTO s_:client_id SELECT g, md5(g::text) FROM generate_series(1, 300) AS g;
-		UPDATE live SET t = md5(t) WHERE id = 1 + random(0, 2999);
-		BEGIN;
-		CREATE TABLE r_:client_id AS SELECT generate_series(1, 300) AS a;
-		DROP TABLE s_:client_id;
-		ROLLBACK;
-		DROP TABLE s_:client_id;
-		}
-	],
-	truncate => [
-		6, q{
-		CREATE TABLE IF NOT EXISTS t_:client_id (id int PRIMARY KEY, t text);
-		TRUNCATE t_:client_id;
-		INSERT INTO t_:client_id SELECT g, md5(g::text) FROM generate_series(1, 300) AS g;
-		BEGIN;
-		TRUNCATE t_:client_id;
-		INSERT INTO t_:client_id VALUES (random(), 'one');
-		COMMIT;
-		INSERT INTO t_:client_id SELECT g, md5(g::text) FROM generate_series(-300, -1) AS g;
-		DELETE FROM t_:client_id WHERE id < 0 AND id > -250;
-		VACUUM t_:client_id;
-		}
-	],
-	partitions => [
-		6, q{
-		\set low (:client_id + 10) * 1000
-		\set high (:client_id + 11) * 1000
-		DROP TABLE IF EXISTS p_:client_id;
-		CREATE TABLE p_:client_id (id int, t text) TABLESPACE ts;
-		INSERT INTO p_:client_id SELECT g, md5(g::text) FROM generate_series(:low, :high - 1) AS g;
-		ALTER TABLE p ATTACH PARTITION p_:client_id FOR VALUES FROM (:low) TO (:high);
-		ALTER TABLE p_:client_id SET TABLESPACE pg_default;
-		ALTER TABLE p DETACH PARTITION p_:client_id;
-		DROP TABLE p_:client_id;
-		}
-	],
-	databases => [
-		1, q{
-		DROP DATABASE IF EXISTS d_:client_id;
-		CREATE DATABASE d_:client_id TEMPLATE template0 TABLESPACE ts;
-		DROP DATABASE d_:client_id;
-		CREATE DATABASE d_:client_id TEMPLATE template0 STRATEGY file_copy;
-		ALTER DATABASE d_:client_id SET TABLESPACE ts;
-		}
-	],
-	tablespaces => [
-		2, q{
-		DROP TABLE IF EXISTS in_ts_:client_id;
-		DROP TABLESPACE IF EXISTS ts_:client_id;
-		CREATE TABLESPACE ts_:client_id LOCATION '';
-		CREATE TABLE in_ts_:client_id TABLESPACE ts_:client_id AS SELECT generate_series(1, 300) AS a;
-		}
-	]);
-my $storm_dir = PostgreSQL::Test::Utils::tempdir();
-foreach my $name (keys %storm)
-{
-	append_to_file("$storm_dir/$name", $storm{$name}[1]);
-}
-
-sub start_storm
-{
-	my ($primary) = @_;
-	local %ENV =
-	  $primary->_get_env(PGOPTIONS => '-c client_min_messages=warning');
-	my $storm = { log => "$storm_dir/log", primary => $primary };
-	$storm->{run} = IPC::Run::start(
-		[
-			$primary->installed_command('pgbench'),
-			'--no-vacuum',
-			'--client' => 4,
-			'--rate' => 8,
-			'--transactions' => 1_000_000,
-			(   map { ('--file' => "$storm_dir/$_\@$storm{$_}[0]") }
-				sort keys %storm),
-			'postgres'
-		],
-		'<' => '/dev/null',
-		'>&' => $storm->{log});
-	return $storm;
-}
-
-sub end_storm
-{
-	my ($storm, $what) = @_;
-	my $primary = $storm->{primary};
-	ok($storm->{run}->pumpable, "$what: the storm has gone on");
-	$storm->{run}->signal('TERM');
-	eval { $storm->{run}->finish };
-	unlike(slurp_file($storm->{log}),
-		qr/error|abort/i, "$what: without a failure");
-	$primary->poll_query_until(
-		'postgres', q{
-		SELECT count(*) = 0 FROM pg_stat_activity
-		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}
-	) or die 'the storm does not end';
-	return;
-}
-
-sub wait_for_pending
-{
-	my ($node) = @_;
-	wait_for_stats($node, q{(s->>'pending_relations')::int > 20});
-	return;
-}
-
-sub compare_nodes
-{
-	my ($primary, $standby, $what) = @_;
-	$primary->wait_for_replay_catchup($standby);
-	is_deeply(contents_of($standby), contents_of($primary),
-		"$what: the same data");
-	no_file_is_left($_, "$what, " . $_->name) foreach $primary, $standby;
-	return;
-}
-
-# A storm runs on the primary, which stays of one kind, while the standby's binaries
-# alternate between both kinds.  Then the standby, which is of the other kind, is
-# promoted, and the old primary becomes its standby.
-sub trade_places
-{
-	my ($primary, $primary_kind, $standby, $standby_kind) = @_;
-	my $what = "$primary_kind as primary";
-	my $storm = start_storm($primary);
-	my @steps = (
-		[ $primary_kind, 'immediate' ],
-		[ $standby_kind, 'immediate' ],
-		[ $primary_kind, 'fast' ],
-		[ $standby_kind, '' ]);
-	foreach my $step (@steps)
-	{
-		my ($kind, $how) = @$step;
-		start_as($standby, $kind);
-		$primary->wait_for_replay_catchup($standby);
-		if ($kind eq 'fork')
-		{
-			# Make a restartpoint, and wait until more is pending.  Replay of file copies
-			# requests restartpoints, too, so another one may hide the files.
-			hold_at($standby, 'lazydrop-removal') if $has_injection_points;
-			my $waits = stats($standby)->{checkpoint_waits};
-			wait_for_pending($standby);
-			wait_for_wait($standby, 'lazydrop-removal')
-			  if $has_injection_points;
-			$primary->safe_psql('postgres', 'CHECKPOINT');
-			$primary->wait_for_replay_catchup($standby);
-			$standby->safe_psql('postgres', 'CHECKPOINT');
-			cmp_ok(stats($standby)->{checkpoint_waits},
-				'>', $waits, "$what: a restartpoint has files to hide")
-			  if $has_injection_points;
-			release($standby, 'lazydrop-removal') if $has_injection_points;
-			wait_for_pending($standby);
-		}
-		$primary->wait_for_replay_catchup($standby);
-		$standby->stop($how) if $how ne '';
-	}
-
-	# When the standby is promoted, it has received WAL that it has not replayed.
-	$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
-	my $lsn = $primary->lsn('insert');
-	$primary->poll_query_until('postgres',
-		"SELECT pg_current_wal_insert_lsn() > '$lsn'::pg_lsn + 1000000")
-	  or die 'there is no storm';
-	end_storm($storm, $what);
-	my $contents = contents_of($primary);
-	$lsn = $primary->lsn('flush');
-	wait_for_receipt($standby, $lsn);
-	ok( $standby->safe_psql(
-			'postgres', "SELECT pg_last_wal_replay_lsn() < '$lsn'"),
-		"$what: not all is replayed when the standby is promoted");
-	$standby->promote;
-	is_deeply(contents_of($standby), $contents,
-		"$what: promotion loses nothing");
-	no_file_is_left($standby, "$what, after promotion");
-
-	# Both servers continue.  The old primary crashes; if it is the fork, entries are
-	# pending.
-	foreach ($primary, $standby)
-	{
-		create_what_goes($_);
-		drop_what_goes($_);
-	}
-	clean_up($standby);
-	if ($primary_kind eq 'fork')
-	{
-		cmp_ok(stats($primary)->{pending_relations},
-			'>', 0, "$what: entries are pending when it crashes");
-	}
-	$primary->stop('immediate');
-	command_ok(
-		[
-			command_of($primary_kind, 'pg_rewind'),
-			'--source-server' => $standby->connstr('postgres'),
-			'--target-pgdata' => $primary->data_dir
-		],
-		"$what: pg_rewind");
-	$primary->set_standby_mode();
-	$primary->enable_streaming($standby);
-	$primary->append_conf('postgresql.conf', 'port = ' . $primary->port);
-	start_as($primary, $primary_kind);
-	compare_nodes($standby, $primary, "$what, then as standby");
-	$primary->stop;
-	return;
-}
-
-$other->append_conf('postgresql.conf',
-	"lazydrop.pass_delay = '60s'\nfull_page_writes = on");
-trade_places($node, 'stock', $other, 'fork');
-trade_places($other, 'fork', $node, 'stock');
-start_as($other, 'fork');
-
-# --- final checks -----------------------------------------------------------
-
-# The primary is stock now, and the standby is the fork.
-compare_nodes($node, $other, 'at the end');
-foreach ($node, $other)
-{
-	command_ok(
-		[
-			command_of('stock', 'pg_amcheck'),
-			'--all', '--heapallindexed',
-			($_ == $node ? '--install-missing' : ()),
-			'--host' => $_->host,
-			'--port' => $_->port
-		],
-		'pg_amcheck on ' . $_->name);
-	$node->wait_for_replay_catchup($other);
-}
-my @nodes = ($node, $other);
-$_->stop foreach reverse @nodes;
-foreach my $kind (qw(stock fork))
-{
-	command_ok([ command_of($kind, 'pg_checksums'), '--check', $_->data_dir ],
-		"pg_checksums of $kind on " . $_->name)
-	  foreach @nodes;
-}
-
-log_is_clean($_, crashed => 1) foreach @nodes;
+stop_and_check($node);
 
 done_testing();

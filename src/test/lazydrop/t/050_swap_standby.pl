@@ -5,7 +5,7 @@
 # how far behind it is, and return to stock.  The queries are taken from the manual.  The
 # test also loads pg_lazydrop in a stock server, which must reject it with a message.
 #
-# LAZYDROP_STOCK is explained in 042_drop_in.pl.
+# LAZYDROP_STOCK is explained in DropIn.pm.
 
 use strict;
 use warnings FATAL => 'all';

@@ -29,16 +29,21 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use IPC::Run;
-use LazyDropModel qw(chance draw);
+use LazyDropModel qw(draw);
 use LazyDropPair  qw(start_pair catch_up);
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until wait_for_nothing orphaned_files
+  qw(stats hold_at release wait_for_wait wait_for_nothing orphaned_files
   need_test_extra need_injection_points start_binary_upgrade evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use RecycledDatabases
+  qw(create_databases all_databases create_database drop_database database_cycle
+  database_reuses);
 use RecycledNumbers
   qw(BASE NEAR_END set_next_oid schedule random_round random_settings slow_settings);
+use RecycledSessions
+  qw(start_sessions start_upgrade_sessions done_by acknowledged errors_of
+  wait_for_progress last_noted);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -137,132 +142,12 @@ sub start_primary
 	return;
 }
 
-# --- sessions ---------------------------------------------------------------
-
-my $schema = slurp_file("$FindBin::RealBin/../recycled_numbers.sql");
-
-my $tags = 0;
-my ($share) = run_command([ 'pg_config', '--sharedir' ]);
-my $amcheck = -e "$share/extension/amcheck.control";
-
-sub create_schema
-{
-	my ($database) = @_;
-	$primary->safe_psql($database, $schema =~ s/%d/++$tags . '0000000'/er);
-	$primary->safe_psql($database, 'CREATE EXTENSION amcheck') if $amcheck;
-	return;
-}
-
-$primary->safe_psql('postgres',
-	"CREATE EXTENSION pg_buffercache;\nCREATE TABLESPACE there LOCATION ''");
-$primary->safe_psql('postgres', "CREATE DATABASE $_")
-  foreach qw(other template_a);
-create_schema($_) foreach qw(postgres other template_a);
-
-# Two templates whose tables have the same numbers, but different rows.
-$primary->safe_psql('template_a',
-	q{SELECT setseed(0.5); SELECT make(('t' || g)::name, true) FROM generate_series(1, 8) AS g}
-);
-$primary->safe_psql('postgres',
-	'CREATE DATABASE template_b TEMPLATE template_a');
-$primary->safe_psql(
-	'template_b', q{
-	ALTER SEQUENCE tags RESTART 90000000;
-	DO $$
-	DECLARE
-		m model;
-	BEGIN
-		FOR m IN SELECT * FROM model LOOP
-			EXECUTE format('DELETE FROM %I', m.name);
-			PERFORM fill(m.name, m.long);
-		END LOOP;
-	END $$});
-
-# Databases that are dropped and created with the same OID: two with a given OID, and one
-# that gets its OID from the counter at the beginning of each round.
-my %databases =
-  map { $_->[0] => { name => $_->[0], oid => $_->[1], created => 0 } }
-  ([ 'again1', 90001 ], [ 'again2', 90002 ], [ 'counted', undef ]);
-my %database_oids;
-my $database_reuses = 0;
-
-sub all_databases
-{
-	return ('postgres', 'other',
-		grep { $databases{$_}{exists} } sort keys %databases);
-}
+create_databases($primary);
 
 my $round = 0;
 
 # How often each action was done.
-my %done;
-
-# Start a session that runs a script on the primary in the background.
-sub start_session
-{
-	my ($name, $database, $ops, $script) = @_;
-	my $base = $PostgreSQL::Test::Utils::tmp_check . "/session_$name";
-	unlink map { "$base.$_" } qw(sql out err);
-	append_to_file("$base.sql", $script);
-	my %session = (
-		name => $name,
-		database => $database,
-		ops => $ops,
-		err => "$base.err",);
-	$session{before} = done_by(\%session);
-	$session{process} = IPC::Run::start(
-		[
-			$primary->installed_command('psql'),
-			'--no-psqlrc', '--quiet', '--tuples-only', '--no-align',
-			'--set' => 'ON_ERROR_STOP=1',
-			'--dbname' => $primary->connstr($database),
-			'--file' => "$base.sql"
-		],
-		'<' => \'',
-		'>' => "$base.out",
-		'2>' => "$base.err",
-		IPC::Run::timeout(20 * $PostgreSQL::Test::Utils::timeout_default));
-	return \%session;
-}
-
-# Returns the total number of operations that a session has committed.
-sub done_by
-{
-	my ($session) = @_;
-	return $primary->safe_psql($session->{database},
-		"SELECT coalesce((SELECT done FROM progress WHERE session = '$session->{name}'), 0)"
-	);
-}
-
-# Returns the number of operations whose commit was reported to a session.
-sub acknowledged
-{
-	my ($session) = @_;
-	my @done = -e $session->{err}
-	  && slurp_file($session->{err}) =~ /NOTICE:  done ([0-9]+)$/mg;
-	return @done ? $done[-1] : $session->{before};
-}
-
-# Wait until a fraction of all operations is done.
-sub wait_for_progress
-{
-	my ($fraction, @sessions) = @_;
-	wait_until(
-		sub {
-			my $done = 0;
-			my $ops = 0;
-			foreach my $session (@sessions)
-			{
-				$done += acknowledged($session) - $session->{before};
-				$ops  += $session->{ops};
-				return 1
-				  if -e $session->{err}
-				  && slurp_file($session->{err}) =~ /ERROR|FATAL/;
-			}
-			return $done >= $fraction * $ops;
-		}) or die 'sessions do not get on';
-	return;
-}
+my %done = (move => 0);
 
 # --- comparisons ------------------------------------------------------------
 
@@ -339,73 +224,6 @@ sub drain
 	return;
 }
 
-# --- databases --------------------------------------------------------------
-
-sub create_database
-{
-	my ($database) = @_;
-	my $template = draw(qw(template_a template_b));
-	@$database{qw(space other)} =
-	  chance(0.5) ? qw(pg_default there) : qw(there pg_default);
-	$primary->safe_psql('postgres',
-			"CREATE DATABASE $database->{name} TEMPLATE $template"
-		  . (defined $database->{oid} ? " OID $database->{oid}" : '')
-		  . ' STRATEGY '
-		  . draw(qw(wal_log file_copy))
-		  . " TABLESPACE $database->{space}");
-	$database->{exists} = 1;
-	my $oid = $primary->safe_psql('postgres',
-		"SELECT oid FROM pg_database WHERE datname = '$database->{name}'");
-	$database_reuses++ if $database_oids{$oid}++;
-	return;
-}
-
-sub drop_database
-{
-	my ($database) = @_;
-	return unless $database->{exists};
-	$primary->safe_psql('postgres', "DROP DATABASE $database->{name}");
-	$database->{exists} = 0;
-	return;
-}
-
-sub storm_in_database
-{
-	my ($database, $ops) = @_;
-	$primary->safe_psql($database->{name},
-		'SELECT setseed(' . rand() . "); CALL storm('t', $ops, 10, $round)");
-	return;
-}
-
-sub database_cycle
-{
-	my $database = $databases{ draw(qw(again1 again2)) };
-	if ($database->{exists})
-	{
-		# Move the database, and move a table back.
-		if (!$upgraded && chance(0.3))
-		{
-			my ($from, $to) = @$database{qw(space other)};
-			$primary->safe_psql(
-				$database->{name}, qq{
-				ALTER TABLE ALL IN TABLESPACE $to SET TABLESPACE $from;
-				ALTER INDEX ALL IN TABLESPACE $to SET TABLESPACE $from});
-			$primary->safe_psql('postgres',
-				"ALTER DATABASE $database->{name} SET TABLESPACE $to");
-			@$database{qw(space other)} = ($to, $from);
-			$done{move}++;
-			$primary->safe_psql($database->{name},
-				qq{SELECT make('t100', true); ALTER TABLE t100 SET TABLESPACE $from}
-			) if chance(0.5);
-		}
-		storm_in_database($database, 8) if !$upgraded && chance(0.5);
-		drop_database($database);
-	}
-	create_database($database);
-	storm_in_database($database, 6) if !$upgraded && chance(0.5);
-	return;
-}
-
 # --- actions while the sessions run -----------------------------------------
 
 # After a crash, unlogged tables are empty.
@@ -448,7 +266,7 @@ my %actions = (
 	checkpoint => sub { $primary->safe_psql('postgres', 'CHECKPOINT') },
 	restartpoint => \&restartpoint,
 	evict => \&evict_everywhere,
-	database => \&database_cycle,
+	database => sub { $done{move} += database_cycle($round, $upgraded) },
 	fsync_on => sub { set_fsync('on') },
 	fsync_off => sub { set_fsync('off') },
 	release_primary => sub { release_worker($primary) },
@@ -536,7 +354,7 @@ sub begin_round
 	start_primary();
 	if (!$upgraded && !$r->{skip})
 	{
-		create_database($databases{counted});
+		create_database('counted');
 		create_to_hold();
 	}
 
@@ -570,7 +388,7 @@ sub begin_round
 # An OID is also in use as long as a dead row of pg_database has it.
 sub drop_counted
 {
-	drop_database($databases{counted});
+	drop_database('counted');
 	$primary->safe_psql('postgres', 'VACUUM pg_database');
 	return;
 }
@@ -586,7 +404,7 @@ sub drop_for_skip
 	my $pending = $oid_of->('counted');
 	drop_counted();
 	$primary->safe_psql('postgres', 'CHECKPOINT');
-	create_database($databases{counted});
+	create_database('counted');
 	is( $oid_of->('counted'),
 		$pending + 1,
 		"round $round: the OID of a database that is pending is not chosen");
@@ -625,52 +443,6 @@ sub pending_was_skipped
 	return;
 }
 
-sub start_sessions
-{
-	my ($r) = @_;
-	my $ops = $r->{ops};
-
-	# A number cannot be given if a crash has left a file with that number.
-	my $crashes = $done{primary_immediate} // 0;
-	return map {
-		my ($name, $base) = @$_;
-		my $pool = $base + 1000 + 100 * $crashes;
-		start_session(
-			$name,
-			'postgres',
-			$ops,
-			qq{
-			SELECT setseed(@{[ rand() ]});
-			CALL upgrade_storm('$name', $base, $pool, $ops, 8, $round);}
-		)
-	} ([ 'u', 700000 ], [ 'v', 800000 ]) if $upgraded;
-
-	return map {
-		my ($name, $database, $share) = @$_;
-		my $half = int($ops * $share / 2);
-		start_session(
-			$name, $database, 2 * $half, qq{
-			SELECT setseed(@{[ rand() ]});
-			CALL storm('$name', $half, 16, $round);
-			SELECT format('VACUUM (%s) %I',
-				CASE WHEN random() < 0.5 THEN 'FULL' ELSE 'ANALYZE' END, name)
-				FROM model WHERE name ~ '^$name' AND random() < 0.5 \\gexec
-			SELECT count(note(name, $round)) FROM model WHERE name ~ '^$name';
-			CALL storm('$name', $half, 16, $round);})
-	} ([ 'a', 'postgres', 1 ], [ 'b', 'postgres', 1 ],
-		[ 'c', 'other', 0.3 ]);
-}
-
-# Returns the position of the counter when a session last recorded a number.  Anything
-# that the session was about to create when it was interrupted has a later number.
-sub last_noted
-{
-	my ($base, $session) = @_;
-	return $primary->safe_psql(
-		$session->{database}, qq{
-		SELECT coalesce(max((num::bigint - $base + 4294967296) % 4294967296), 0)
-		FROM seen WHERE round = $round AND name ~ '^$session->{name}'});
-}
 
 # Continue with a primary that has been stopped.  After a crash, only files that these
 # sessions were about to create may be left.  There is one exception, as in stock
@@ -697,7 +469,8 @@ sub go_on
 	my %stray = map { number_of($_) => 1 }
 	  grep { !$excused{ number_of($_) } } @paths;
 
-	my ($since) = sort { $a <=> $b } map { last_noted($base, $_) } @sessions;
+	my ($since) =
+	  sort { $a <=> $b } map { last_noted($_, $round, $base) } @sessions;
 	my @wrong = grep {
 		my ($number) = /([0-9]+)$/;
 		!@sessions || !$upgraded && ($number - $base) % 4294967296 < $since
@@ -764,7 +537,11 @@ sub run_round
 		  . "CALL use_temporary(160)")
 	  if $r{temporary};
 
-	my @sessions = start_sessions(\%r);
+	my @sessions =
+	  $upgraded
+	  ? start_upgrade_sessions($primary, $round, $r{ops},
+		$done{primary_immediate} // 0)
+	  : start_sessions($primary, $round, $r{ops});
 	my $stopped;
 	foreach my $event (@{ $r{events} })
 	{
@@ -778,7 +555,7 @@ sub run_round
 	{
 		my $ok = $session->{process}->finish;
 		ok($ok, "round $round: session $session->{name} has done its work")
-		  or diag slurp_file($session->{err}) =~ s/.*NOTICE:.*\n//gr
+		  or diag errors_of($session)
 		  unless $stopped;
 	}
 
@@ -865,7 +642,7 @@ note "numbers that had a relation before: $number_reuses";
 note "numbers that were pending and not chosen: $numbers_skipped";
 note 'numbers of temporary relations: '
   . "$temporary{all}, of them a living one's: $temporary{living}, of a dropped one: $temporary{dropped}";
-note "database OIDs that came back: $database_reuses";
+note 'database OIDs that came back: ' . database_reuses();
 note "contents of relations compared: $checked";
 note 'done: ' . describe(\%done);
 note 'counted: ' . describe(\%total);
@@ -875,7 +652,7 @@ cmp_ok(
 	'names came back while they were pending on the primary');
 cmp_ok($on_standby, '>=', 800 + 50 * $bursts, 'and on the standby');
 cmp_ok($number_reuses, '>=', 2000, 'numbers came back');
-cmp_ok($database_reuses, '>=', 12, 'OIDs of databases came back');
+cmp_ok(database_reuses(), '>=', 12, 'OIDs of databases came back');
 cmp_ok($numbers_skipped, '>=', 20, 'numbers that were pending were passed');
 cmp_ok($temporary{living}, '>=', 10,
 	'temporary relations had numbers of permanent ones');

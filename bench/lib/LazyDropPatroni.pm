@@ -10,9 +10,8 @@ LazyDropPatroni - three members under Patroni, and etcd, for bench/patroni/run
 
 A member is a "machine": a folder with a data directory, in which one Patroni and its
 child processes run.  All processes of a machine, and no others, have their working
-directory in that folder, so they can be found by it.  A process group would not include
-all of them, because Patroni starts its postmaster in a session of its own.  In the same
-way, all processes of a cluster are found by the folder of the cluster.
+directory in that folder, so LazyDropProcesses finds them by it.  In the same way, all
+processes of a cluster are found by the folder of the cluster.
 
 =cut
 
@@ -28,8 +27,9 @@ use IO::Handle;
 use IO::Socket::INET;
 use IPC::Open3;
 use JSON::PP;
-use POSIX       ();
-use Time::HiRes qw(time usleep);
+use LazyDropProcesses qw(processes_in kill_all_in start_program);
+use POSIX             ();
+use Time::HiRes       qw(time usleep);
 
 my $host = '127.0.0.1';
 my $superuser = 'postgres';
@@ -169,107 +169,9 @@ sub member
 
 =back
 
-=head1 PROCESSES
+=head1 MACHINES
 
 =over
-
-=item processes_in($folder)
-
-Returns the processes that work below a folder, except zombies.
-
-=item kill_all_in($folder, $seconds)
-
-Send SIGKILL to them until there are none; returns whether that succeeded in time.
-
-=cut
-
-sub processes_in
-{
-	my ($folder) = @_;
-	my @found;
-	opendir(my $proc, '/proc') or die "could not open \"/proc\": $!\n";
-	foreach my $pid (grep { /^\d+$/ && $_ != $$ } readdir($proc))
-	{
-		# Processes of other users, and processes that have exited, cannot be read.
-		my $where = readlink("/proc/$pid/cwd") // next;
-		push @found, $pid if "$where/" =~ m{^\Q$folder\E/};
-	}
-	closedir($proc);
-	return @found;
-}
-
-sub kill_all_in
-{
-	my ($folder, $seconds) = @_;
-	my $give_up = time + $seconds;
-	while (my @pids = processes_in($folder))
-	{
-		kill 'KILL', @pids;
-		return 0 if time > $give_up;
-		usleep(20_000);
-	}
-	return 1;
-}
-
-=pod
-
-=item end_all_in($folder)
-
-End all processes that work below a cluster's folder.  Servers are stopped by an immediate
-shutdown, because killed servers would leave shared memory behind.
-
-=item start_program($folder, $log, @command)
-
-Start a program there, in a session of its own, so that it does not receive Ctrl-C.
-Returns its process ID.
-
-=cut
-
-sub end_all_in
-{
-	my ($folder) = @_;
-	my (%server, %data);
-	foreach my $pid (processes_in($folder))
-	{
-		my $where = readlink("/proc/$pid/cwd") // next;
-		next unless -e "$where/postmaster.pid";
-		$server{$pid} = 1;
-		$data{$where} = 1;
-	}
-	kill 'KILL', grep { !$server{$_} } processes_in($folder);
-	kill 'CONT', keys %server;
-	foreach my $where (keys %data)
-	{
-		open(my $fh, '<', "$where/postmaster.pid") or next;
-		my ($pid) = (<$fh> // '') =~ /^(\d+)$/;
-		kill 'QUIT', $pid if $pid && $server{$pid};
-	}
-	my $give_up = time + 10;
-	usleep(20_000) while processes_in($folder) && time < $give_up;
-	return kill_all_in($folder, 60);
-}
-
-sub start_program
-{
-	my ($folder, $log, @command) = @_;
-	my $pid = fork() // die "could not fork: $!\n";
-	return $pid if $pid;
-	my $done = eval {
-		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT TERM PIPE __DIE__);
-		POSIX::setsid();
-		chdir($folder) or die "could not change to \"$folder\": $!\n";
-		open(STDIN, '<', '/dev/null') or die "$!\n";
-		open(STDOUT, '>>', $log) or die "could not open \"$log\": $!\n";
-		open(STDERR, '>&', \*STDOUT) or die "$!\n";
-		no warnings 'exec';
-		exec { $command[0] } @command
-		  or die "could not run \"$command[0]\": $!\n";
-	};
-	print STDERR $@;
-	POSIX::_exit(127);
-}
-
-=pod
 
 =item start_etcd(), start_member($name, $kind), stop_member($name)
 
@@ -483,6 +385,10 @@ sub check_processes
 
 =over
 
+=item log_of($name)
+
+Returns the lines of the log of a member, which its Patroni and its server write.
+
 =item connstr(@names)
 
 Returns a connection string.  For several members, it connects to a member that accepts
@@ -506,6 +412,15 @@ Like psql(), with an SQL command.
 Start psql on a member, and do not wait for it.
 
 =cut
+
+sub log_of
+{
+	my ($self, $name) = @_;
+	open(my $fh, '<', $self->member($name)->{log}) or die "$!\n";
+	my @lines = <$fh>;
+	close($fh);
+	return @lines;
+}
 
 sub connstr
 {
@@ -624,10 +539,11 @@ sub drain
 	$self->wait_for("$name has nothing pending",
 		sub { $self->pending_on($name) < 1024**2 });
 	$set->('RESET lazydrop.removal_rate');
-	$self->wait_for("$name is slow again",
+	$self->wait_for(
+		"$name is slow again",
 		sub {
-			($self->psql($name, [ '-c' => 'SHOW lazydrop.removal_rate' ]) // '')
-			  eq '1MB';
+			($self->psql($name, [ '-c' => 'SHOW lazydrop.removal_rate' ])
+				  // '') eq '1MB';
 		});
 	return;
 }

@@ -11,7 +11,8 @@ use File::Spec;
 use FindBin;
 use lib "$FindBin::RealBin/../../../src/test/lazydrop";
 use LazyDropUtils
-  qw(stats start_quiet_node need_injection_points hold_at release wait_for_wait wait_until pg_major);
+  qw(stats start_quiet_node need_injection_points hold_at release wait_until
+  pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -56,14 +57,14 @@ sub begin_drain
 		SELECT pg_lazydrop_drain();
 		SELECT 'left: ' || count(*) FROM pg_lazydrop_pending;
 		\\echo ended\n");
-	wait_for_wait($node, 'LazyDropDrain', 'client backend');
+	$node->wait_for_event('client backend', 'LazyDropDrain');
 	return;
 }
 
 # --- a standby has its own entries ------------------------------------------
 
 my $number = drop_table();
-wait_for_wait($standby, 'LazyDropGather', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'LazyDropGather');
 is(pending($standby), "$number|relation|f|t",
 	'pending on the standby, but for its files');
 is($primary->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
@@ -73,7 +74,7 @@ is(pending($standby), "$number|relation|f|t", 'but still on the standby');
 is($standby->safe_psql('postgres', q{SELECT pg_lazydrop_drain('30 s')}),
 	'', 'the standby is drained');
 is(pending($standby), '', 'nothing is pending there');
-wait_for_wait($standby, 'LazyDropMain', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'LazyDropMain');
 is( $standby->safe_psql(
 		'postgres',
 		'SELECT deferred_relations, buffers_invalidated > 0, files_removed > 0, passes FROM pg_stat_lazydrop'
@@ -112,7 +113,7 @@ my $cancelled = $standby->background_psql('postgres', on_error_stop => 0);
 $cancelled->query_until(qr/begun/,
 	"\\echo begun\nSELECT pg_lazydrop_drain();\n\\echo ended\n");
 my $drain = $standby->background_psql('postgres');
-wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+$standby->wait_for_event('client backend', 'LazyDropDrain');
 $standby->safe_psql('postgres',
 	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'LazyDropDrain'}
 );
@@ -125,13 +126,13 @@ $cancelled->quit;
 
 # The worker is woken immediately, and does not wait for lazydrop.pass_delay.  The drain
 # also waits for the buffers, but not for relations that are dropped meanwhile.
-wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-removal');
 begin_drain($standby, $drain);
 hold_at($standby, 'lazydrop-worker');
 release($standby, 'lazydrop-removal');
-wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-worker');
 is(pending($standby), "$number|relation|f|t", 'the files are removed');
-wait_for_wait($standby, 'LazyDropDrain', 'client backend');
+$standby->wait_for_event('client backend', 'LazyDropDrain');
 my $later = drop_table();
 release($standby, 'lazydrop-worker');
 like($drain->query_until(qr/ended/, "\n"),
@@ -157,7 +158,7 @@ hold_at($standby, 'lazydrop-removal');
 hold_at($primary, 'lazydrop-database-forgotten');
 my $dropper = $primary->background_psql('postgres', on_error_stop => 0);
 $dropper->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-wait_for_wait($primary, 'lazydrop-database-forgotten');
+$primary->wait_for_event('client backend', 'lazydrop-database-forgotten');
 $primary->safe_psql('postgres',
 	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'lazydrop-database-forgotten'}
 );
@@ -169,7 +170,7 @@ is(pending($standby), '|database|f|f', 'a database is pending');
 my $files = $standby->data_dir . "/base/$database";
 $drain = $standby->background_psql('postgres');
 begin_drain($standby, $drain);
-wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-removal');
 my $before = $standby->safe_psql('postgres', 'SELECT clock_timestamp()');
 $primary->safe_psql('postgres', 'DROP DATABASE d');
 $primary->wait_for_replay_catchup($standby);
@@ -204,7 +205,7 @@ SKIP:
 	$primary->safe_psql('postgres', 'CREATE TABLE t AS SELECT 1 AS a');
 	hold_at($primary, 'lazydrop-buried');
 	$dropper->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
-	wait_for_wait($primary, 'lazydrop-buried', 'client backend');
+	$primary->wait_for_event('client backend', 'lazydrop-buried');
 	my $worker = stats($primary)->{worker_pid};
 	my $postmaster =
 	  (split /\n/, slurp_file($primary->data_dir . '/postmaster.pid'))[0];
@@ -233,7 +234,7 @@ SKIP:
 }
 wait_until(sub { defined stats($primary)->{worker_pid} })
   or die 'there is no new worker';
-wait_for_wait($primary, 'LazyDropMain', 'lazy drop worker');
+$primary->wait_for_event('lazy drop worker', 'LazyDropMain');
 
 # --- dump -------------------------------------------------------------------
 

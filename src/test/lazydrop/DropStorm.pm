@@ -23,7 +23,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use IPC::Run;
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait add_segments
+  qw(stats wait_for_stats wait_for_nothing hold_at release add_segments
   orphaned_files contents need_test_extra start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -325,7 +325,7 @@ sub hold_worker
 sub worker_is_held
 {
 	my ($node, $point) = @_;
-	wait_for_wait($node, $point, 'lazy drop worker') if $have_points;
+	$node->wait_for_event('lazy drop worker', $point) if $have_points;
 	return;
 }
 

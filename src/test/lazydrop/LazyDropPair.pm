@@ -22,7 +22,7 @@ use warnings FATAL => 'all';
 use Carp;
 use Exporter 'import';
 use LazyDropUtils
-  qw(start_quiet_pair stats hold_at wait_for_wait wait_until orphaned_files evict);
+  qw(start_quiet_pair stats hold_at wait_until orphaned_files evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -201,7 +201,7 @@ sub workers_are_at
 {
 	my ($point) = @_;
 	catch_up();
-	wait_for_wait($_, $point, 'lazy drop worker') foreach $primary, $standby;
+	$_->wait_for_event('lazy drop worker', $point) foreach $primary, $standby;
 	return;
 }
 

@@ -31,7 +31,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(dbase_drop_records create_replay_timer hold_replay
   wait_for_receipt time_replay database_directories stats wait_for_stats hold_at release
-  wait_for_wait wait_until minimum_recovery_point relation_files add_segments hidden_files
+  wait_until minimum_recovery_point relation_files add_segments hidden_files
   orphaned_files nothing_is_left contents need_injection_points need_test_extra can_mount need_mounts
   reload_with stop_process continue_process start_quiet_node log_is_clean
   stop_with_clean_log start_quiet_pair start_binary_upgrade wait_for_nothing start_as
@@ -877,25 +877,6 @@ sub wait_until
 		usleep(10_000);
 	}
 	return 0;
-}
-
-=pod
-
-=item wait_for_wait($node, $event [, $backend_type])
-
-Wait until a process waits for an event.
-
-=cut
-
-sub wait_for_wait
-{
-	my ($node, $event, $type) = @_;
-	$node->poll_query_until(
-		'postgres', "
-		SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$event'"
-		  . (defined $type ? " AND backend_type = '$type'" : '')
-	) or croak "no process waits for $event on " . $node->name;
-	return;
 }
 
 =pod

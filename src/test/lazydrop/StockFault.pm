@@ -248,10 +248,9 @@ sub begin_removal
 		'>' => '/dev/null',
 		'2>' => $stderr);
 	close($stderr);
-	my $waits = q{FROM pg_stat_activity WHERE wait_event = 'ClientWrite'};
-	$node->poll_query_until('postgres', "SELECT count(*) > 0 $waits")
-	  or croak "$statement does not wait for its client";
-	my $pid = $node->safe_psql('postgres', "SELECT pid $waits");
+	$node->wait_for_event('client backend', 'ClientWrite');
+	my $pid = $node->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite'});
 	chmod(0700, $stuck) or croak "could not change mode of $stuck: $!";
 	return { psql => $psql, unread => $unread, pid => $pid };
 }

@@ -11,7 +11,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats hold_at release need_injection_points
+  start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -224,7 +225,7 @@ $primary->wait_for_replay_catchup($standby);
 foreach my $node (@nodes)
 {
 	my $name = $node->name;
-	wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-worker');
 	is(stats($node)->{pending_relations},
 		200, "200 relations are pending on $name");
 	is( stats($node)->{headers_visited},
@@ -258,7 +259,7 @@ hold_at($primary, 'lazydrop-worker');
 $primary->safe_psql('postgres',
 	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
 $primary->safe_psql('postgres', 'DROP TABLE t');
-wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
+$primary->wait_for_event('lazy drop worker', 'lazydrop-worker');
 $primary->safe_psql('postgres', "ALTER SYSTEM SET lazydrop.enabled = off");
 $primary->reload;
 $primary->poll_query_until('postgres',
@@ -295,7 +296,7 @@ $primary->safe_psql('postgres',
 hold_at($standby, 'lazydrop-worker');
 $primary->safe_psql('postgres', 'DROP TABLE dropped');
 $primary->wait_for_replay_catchup($standby);
-wait_for_wait($standby, 'lazydrop-worker', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-worker');
 is(stats($standby)->{pending_relations}, 1, 'a drop is pending');
 $standby->promote;
 is(stats($standby)->{pending_relations}, 1, 'and still is after promotion');

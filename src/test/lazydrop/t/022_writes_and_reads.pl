@@ -13,7 +13,8 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until need_injection_points start_quiet_node stop_with_clean_log pg_major);
+  qw(stats wait_for_stats hold_at release wait_until need_injection_points
+  start_quiet_node stop_with_clean_log pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -53,7 +54,7 @@ sub start_writer
 	  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
 	hold_at($node, 'lazydrop-announce');
 	my $writer = start_writer('postgres');
-	wait_for_wait($node, 'lazydrop-announce', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-announce');
 	$node->safe_psql('postgres', 'DROP TABLE t');
 	ok(wait_until(sub { !-s $path }),
 		'DROP TABLE does not wait for a write that is not announced');
@@ -106,14 +107,14 @@ foreach my $how ('DROP TABLE', 'DROP DATABASE', 'DROP DATABASE, cancelled')
 	# A process announces that it writes a page of the table, and is held there.
 	hold_at($node, 'lazydrop-announced');
 	my $writer = start_writer($database);
-	wait_for_wait($node, 'lazydrop-announced', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-announced');
 
 	my $drop = $node->background_psql('postgres', on_error_stop => 0);
 	$drop->query_until(qr/begun/,
 			"\\echo begun\n"
 		  . ($how eq 'DROP TABLE' ? 'DROP TABLE t;' : 'DROP DATABASE d;')
 		  . "\n\\echo dropped\n");
-	wait_for_wait($node, 'LazyDropWrite', 'client backend');
+	$node->wait_for_event('client backend', 'LazyDropWrite');
 	pass("$how waits for the write that was announced");
 	ok(-s $path, "$how has not removed the file meanwhile");
 
@@ -155,7 +156,7 @@ SKIP:
 	$scan->query_until(qr/begun/,
 		"SET max_parallel_workers_per_gather = 0; SET application_name = 'scan';\n\\echo begun\nSELECT count(*) FROM t;\n"
 	);
-	wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+	$node->wait_for_event('io worker', 'aio-worker-after-reopen');
 	$node->safe_psql('postgres',
 		q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'scan'}
 	);
@@ -195,17 +196,17 @@ SKIP:
 	$node->restart;
 	hold_at($node, 'lazydrop-worker');
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-worker');
 	hold_at($node, 'aio-worker-after-reopen');
 	$scan = $node->background_psql('postgres', on_error_stop => 0);
 	$scan->query_until(qr/begun/,
 		"SET max_parallel_workers_per_gather = 0;\n\\echo begun\nSELECT count(*) FROM t;\n"
 	);
-	wait_for_wait($node, 'aio-worker-after-reopen', 'io worker');
+	$node->wait_for_event('io worker', 'aio-worker-after-reopen');
 	my $create = $node->background_psql('postgres');
 	$create->query_until(qr/begun/,
 		"\\echo begun\nCREATE DATABASE d OID 90000;\n\\echo created\n");
-	wait_for_wait($node, 'ProcSignalBarrier', 'client backend');
+	$node->wait_for_event('client backend', 'ProcSignalBarrier');
 	pass(
 		'a name is not used again while a descriptor of the old file may be open'
 	);
@@ -289,13 +290,13 @@ if (-r '/proc/self/stat')
 		'CREATE TABLE killed AS SELECT generate_series(1, 1000) AS a');
 	hold_at($node, 'lazydrop-announced');
 	my $writer = start_writer('postgres', 'killed');
-	wait_for_wait($node, 'lazydrop-announced', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-announced');
 	my $pid = $node->safe_psql('postgres',
 		q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'lazydrop-announced'}
 	);
 	my $dropper = $node->background_psql('postgres', on_error_stop => 0);
 	$dropper->query_until(qr/begun/, "\\echo begun\nDROP TABLE killed;\n");
-	wait_for_wait($node, 'LazyDropWrite', 'client backend');
+	$node->wait_for_event('client backend', 'LazyDropWrite');
 
 	my $data = abs_path($node->data_dir);
 	my $postmaster = $node->{_pid};

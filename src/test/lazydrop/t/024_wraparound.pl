@@ -11,7 +11,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+  qw(stats wait_for_stats hold_at release need_injection_points
+  start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -49,7 +50,7 @@ $node->start;
 hold_at($node, 'lazydrop-worker');
 $node->safe_psql('postgres',
 	join('', map { "DROP TABLE old$_;\nDROP DATABASE old$_;\n" } 1 .. 5));
-wait_for_wait($node, 'lazydrop-worker', 'lazy drop worker');
+$node->wait_for_event('lazy drop worker', 'lazydrop-worker');
 $node->safe_psql('postgres', 'CHECKPOINT');
 
 # An OID is also in use as long as a dead row of pg_database has it.

@@ -11,8 +11,8 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait need_injection_points start_quiet_node stop_with_clean_log);
+use LazyDropUtils qw(stats wait_for_stats wait_for_nothing hold_at release
+  need_injection_points start_quiet_node stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -35,7 +35,7 @@ sub begin_slow_pass
 	hold_at($node, 'lazydrop-pass-step');
 	my $passes = stats($node)->{passes};
 	$node->safe_psql('postgres', 'DROP DATABASE again');
-	wait_for_wait($node, 'lazydrop-pass-step', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-pass-step');
 	my $creator = $node->background_psql('postgres');
 	$creator->query_until(qr/begun/,
 		"\\echo begun\nCREATE DATABASE again OID 90000;\n\\echo done\n");
@@ -68,7 +68,7 @@ foreach my $try (1 .. 10)
 		usleep(330_000);
 		$monitor->query_safe(
 			q{SELECT injection_points_wakeup('lazydrop-pass-step')});
-		wait_for_wait($node, 'lazydrop-pass-step', 'lazy drop worker');
+		$node->wait_for_event('lazy drop worker', 'lazydrop-pass-step');
 		my $now = time();
 		$longest = $now - $last if $longest < $now - $last;
 		$last = $now;
@@ -123,7 +123,7 @@ $node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	$node->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
 	hold_at($node, 'lazydrop-removal');
 	$node->safe_psql('postgres', 'ALTER SEQUENCE s INCREMENT 2');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 
 	# A creator makes a pass meanwhile.
 	$node->safe_psql('postgres', 'DROP DATABASE again');

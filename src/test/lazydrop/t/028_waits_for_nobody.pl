@@ -18,7 +18,9 @@ use Fcntl qw(O_RDONLY O_NONBLOCK F_SETFL);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until stop_process continue_process database_directories hidden_files need_injection_points start_quiet_pair wait_for_nothing stop_with_clean_log pg_major reload_with);
+  qw(stats wait_for_stats hold_at release wait_until stop_process
+  continue_process database_directories hidden_files need_injection_points
+  start_quiet_pair wait_for_nothing stop_with_clean_log pg_major reload_with);
 use RecycledNumbers qw(set_next_oid);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -87,7 +89,7 @@ sub begin_and_wait
 	my ($node, $sql, $event) = @_;
 	my $session = $node->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\n$sql;\n");
-	wait_for_wait($node, $event, 'client backend');
+	$node->wait_for_event('client backend', $event);
 	return $session;
 }
 
@@ -138,7 +140,7 @@ foreach my $node (@nodes)
 		{
 			# Replay is a single process, and waits until it can use the name.
 			on_primary($again);
-			wait_for_wait($standby, 'LazyDropReuse', 'startup');
+			$standby->wait_for_event('startup', 'LazyDropReuse');
 			pass("$what: its OID is not used again");
 			$go_on->();
 			catch_up();
@@ -349,7 +351,7 @@ SKIP:
 	$scan->query_until(qr/begun/,
 		"SET max_parallel_workers_per_gather = 0;\n\\echo begun\nSELECT count(*) FROM r;\n"
 	);
-	wait_for_wait($primary, 'aio-worker-after-reopen', 'io worker');
+	$primary->wait_for_event('io worker', 'aio-worker-after-reopen');
 	on_primary("SELECT pg_cancel_backend($pid)");
 	$primary->poll_query_until('postgres',
 		"SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid")
@@ -370,7 +372,7 @@ SKIP:
 	on_primary("$limit;\nDROP DATABASE again");
 	pass("$what: DROP DATABASE does not wait");
 
-	wait_for_wait($primary, 'AioIoCompletion', 'client backend');
+	$primary->wait_for_event('client backend', 'AioIoCompletion');
 	release($primary, 'aio-worker-after-reopen');
 	ok($drop->quit, "$what: DROP TABLE goes on when it ends");
 	$scan->quit;

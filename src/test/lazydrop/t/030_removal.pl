@@ -10,7 +10,9 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments need_injection_points start_quiet_node hidden_files evict);
+  qw(stats wait_for_stats wait_for_nothing hold_at release wait_until
+  relation_files add_segments need_injection_points start_quiet_node
+  hidden_files evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -56,7 +58,7 @@ sub all_files
 
 	hold_at($node, 'lazydrop-removal');
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	is_deeply([ all_files(@paths) ], \@files, 'DROP TABLE leaves the files');
 	my $stats = stats($node);
 	is($stats->{pending_relations}, 2, 'two relations are pending');
@@ -108,7 +110,7 @@ sub all_files
 		# Each step changes a size.
 		wait_until(sub { $sizes->() ne $last })
 		  or die "no step was taken: $last";
-		wait_for_wait($node, 'lazydrop-removal-step', 'lazy drop worker');
+		$node->wait_for_event('lazy drop worker', 'lazydrop-removal-step');
 		$last = $sizes->();
 		push @seen, join ' ', map {
 			my $s = -s $node->data_dir . "/$paths[0].$_";
@@ -158,7 +160,7 @@ sub all_files
 	cmp_ok($stats->{pending_bytes}, '>', 900_000 * MB, 'much is left');
 	is_deeply([ grep { -s $node->data_dir . "/$_" } all_files($paths[0]) ],
 		[], 'but not under its name');
-	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 
 	# The worker makes passes meanwhile, and no other process has to wait.
 	my $passes = $stats->{passes};
@@ -177,7 +179,7 @@ sub all_files
 		'>', 900, 'and the rest to the next start');
 	my $offset = -s $node->logfile;
 	$node->start;
-	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 	like(
 		slurp_file($node->logfile, $offset),
 		qr/LOG:  found (?:9|10)[0-9]{2} files of dropped relations in tablespace 1663, [0-9]{6,} MB/,
@@ -201,7 +203,7 @@ SKIP:
 	add_segments($node, $paths[0], 1000, 1024 * MB);
 	hold_at($node, 'lazydrop-removal');
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	my $stats = stats($node);
 	my $worker = $stats->{worker_pid};
 	my $postmaster = $node->{_pid};
@@ -226,7 +228,7 @@ SKIP:
 	my @paths = create_table('t');
 	add_segments($node, $paths[0], 2, 40 * MB);
 	$node->safe_psql('postgres', 'DROP TABLE t');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	my @files = all_files(@paths);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	is_deeply([ all_files(@paths) ], [], 'a checkpoint leaves none of them');
@@ -246,7 +248,7 @@ SKIP:
 	hold_at($node, 'lazydrop-bury');
 	my $session = $node->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
-	wait_for_wait($node, 'lazydrop-bury', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-bury');
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	cmp_ok(scalar(all_files(@paths)), '>', 0, 'files after a checkpoint');
 	release($node, 'lazydrop-bury');

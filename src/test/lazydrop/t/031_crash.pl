@@ -12,7 +12,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(wait_for_nothing hold_at wait_for_wait wait_until relation_files add_segments database_directories need_injection_points start_quiet_pair);
+  qw(wait_for_nothing hold_at wait_until relation_files add_segments
+  database_directories need_injection_points start_quiet_pair);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -146,7 +147,7 @@ sub try
 	if ($type eq 'checkpointer')
 	{
 		# Provide files to hide, and a record from which a restartpoint can be made.
-		wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+		$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 		if ($node == $standby)
 		{
 			$primary->safe_psql('postgres', 'CHECKPOINT');
@@ -156,7 +157,7 @@ sub try
 		$session->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
 		push @sessions, $session;
 	}
-	wait_for_wait($node, $point, $type);
+	$node->wait_for_event($type, $point);
 	my $fault = let_die($node, $type);
 	foreach my $session (@sessions)
 	{

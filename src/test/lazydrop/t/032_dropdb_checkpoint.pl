@@ -9,7 +9,10 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing reload_with hold_at release wait_for_wait minimum_recovery_point add_segments database_directories dbase_drop_records need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing reload_with hold_at release
+  minimum_recovery_point add_segments database_directories
+  dbase_drop_records need_injection_points start_quiet_pair
+  stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -115,13 +118,13 @@ foreach my $point ('lazydrop-database-logged', 'lazydrop-database-forgotten')
 	hold_at($primary, $point);
 	my $drop = $primary->background_psql('postgres');
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($primary, $point, 'client backend');
+	$primary->wait_for_event('client backend', $point);
 	my $checkpoint = $primary->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/,
 		"\\echo begun\nCHECKPOINT;\n\\echo done\n");
 	if ($point =~ /logged/)
 	{
-		wait_for_wait($primary, 'CheckpointDelayStart', 'checkpointer');
+		$primary->wait_for_event('checkpointer', 'CheckpointDelayStart');
 		is(scalar(database_directories($primary, $oid)),
 			1, "$point: a checkpoint waits");
 		release($primary, $point);
@@ -162,11 +165,11 @@ wait_for_nothing($primary);
 	$primary->safe_psql('postgres', 'CREATE TABLE u AS SELECT 1 AS a');
 	my $oid = create_database();
 	$primary->safe_psql('postgres', 'DROP TABLE u');
-	wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	hold_at($primary, 'lazydrop-checkpoint');
 	my $checkpoint = $primary->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
-	wait_for_wait($primary, 'lazydrop-checkpoint', 'checkpointer');
+	$primary->wait_for_event('checkpointer', 'lazydrop-checkpoint');
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
 	release($primary, 'lazydrop-removal');
 	wait_for_stats($primary, q{s->>'pending_relations' = '0'});
@@ -186,14 +189,14 @@ wait_for_nothing($primary);
 	$oid = create_database();
 	hold_at($primary, 'lazydrop-worker');
 	$primary->safe_psql('postgres', 'DROP TABLE u');
-	wait_for_wait($primary, 'lazydrop-worker', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-worker');
 	hold_at($primary, 'lazydrop-checkpoint');
 	$checkpoint = $primary->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
-	wait_for_wait($primary, 'lazydrop-checkpoint', 'checkpointer');
+	$primary->wait_for_event('checkpointer', 'lazydrop-checkpoint');
 	my $drop = $primary->background_psql('postgres');
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($primary, 'LazyDropForget', 'client backend');
+	$primary->wait_for_event('client backend', 'LazyDropForget');
 	is(scalar(database_directories($primary, $oid)),
 		1, 'with lazydrop.defer_files = off, it waits');
 	release($primary, 'lazydrop-checkpoint');
@@ -218,7 +221,7 @@ wait_for_nothing($primary);
 	my $start = $primary->lsn('insert');
 	my $drop = $primary->background_psql('postgres');
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($primary, 'lazydrop-database-forgotten', 'client backend');
+	$primary->wait_for_event('client backend', 'lazydrop-database-forgotten');
 	$primary->backup('meanwhile');
 	ok(-d $primary->backup_dir . "/meanwhile/base/$oid",
 		"$what has the directory");
@@ -259,7 +262,7 @@ foreach my $deferred ('on', 'off')
 	$primary->safe_psql('postgres', 'CREATE TABLE u (a int)');
 	my $session = $primary->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE u;\n");
-	wait_for_wait($primary, 'lazydrop-buried', 'client backend');
+	$primary->wait_for_event('client backend', 'lazydrop-buried');
 	$primary->safe_psql('postgres',
 		q{SELECT injection_points_detach('lazydrop-buried')});
 	$primary->append_conf('postgresql.conf',
@@ -270,7 +273,7 @@ foreach my $deferred ('on', 'off')
 	hold_at($primary, $event) if $deferred eq 'on';
 	my $drop = $primary->background_psql('postgres', on_error_stop => 0);
 	$drop->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($primary, $event, 'client backend');
+	$primary->wait_for_event('client backend', $event);
 	is(scalar(database_directories($primary, $oid)),
 		1, "$what: files are not removed before the barrier");
 	my $offset = -s $primary->logfile;
@@ -370,7 +373,7 @@ $primary->poll_query_until('postgres',
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
 	my ($record) =
 	  dbase_drop_records($primary, $start, $primary->lsn('flush'));
-	wait_for_wait($standby, 'lazydrop-buried', 'startup');
+	$standby->wait_for_event('startup', 'lazydrop-buried');
 	my $minimum = minimum_recovery_point($standby);
 	is( $primary->safe_psql(
 			'postgres',
@@ -469,7 +472,7 @@ drop_and_crash(0, 'a new database');
 	hold_at($primary, 'lazydrop-directory-logged');
 	my $session = $primary->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nCREATE DATABASE d;\n");
-	wait_for_wait($primary, 'lazydrop-directory-logged', 'client backend');
+	$primary->wait_for_event('client backend', 'lazydrop-directory-logged');
 	$primary->safe_psql('postgres', 'CHECKPOINT');
 	release($primary, 'lazydrop-directory-logged');
 	$session->quit;

@@ -14,7 +14,7 @@ use lib "$FindBin::RealBin/..";
 use LazyDropPair
   qw(start_pair on_primary catch_up hold_workers workers_are_at release_workers);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait minimum_recovery_point
+  qw(stats wait_for_nothing hold_at release minimum_recovery_point
   relation_files add_segments database_directories need_injection_points
   stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
@@ -100,7 +100,7 @@ SKIP:
 	kill('STOP', $pid) == 1 or die "could not stop $pid: $!";
 	my $start = $primary->lsn('insert');
 	$primary->safe_psql('postgres', 'DROP TABLESPACE ts');
-	wait_for_wait($standby, 'ProcSignalBarrier', 'startup');
+	$standby->wait_for_event('startup', 'ProcSignalBarrier');
 	my $minimum = minimum_recovery_point($standby);
 	kill('CONT', $pid);
 	$session->quit;
@@ -136,11 +136,11 @@ SKIP:
 	  );
 	hold_at($primary, $held);
 	$primary->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_wait($primary, $held, 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', $held);
 	unlink(glob("'$directory'/*"));
 	hold_at($primary, 'lazydrop-step');
 	release($primary, $held);
-	wait_for_wait($primary, 'lazydrop-step', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-step');
 	rmdir($directory) or die "could not remove directory $directory: $!";
 	release($primary, 'lazydrop-step');
 	wait_for_nothing($primary);
@@ -361,7 +361,7 @@ SKIP:
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	hold_at($node, $held);
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_wait($node, $held, 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', $held);
 	my $directory = $node->data_dir . "/base/$oid";
 	chmod 0, $directory or die "could not change mode of $directory: $!";
 	my $offset = -s $node->logfile;

@@ -9,8 +9,7 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_for_nothing
+use LazyDropUtils qw(stats wait_for_stats hold_at release wait_for_nothing
   need_injection_points need_mounts start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -55,7 +54,7 @@ sub drop_large_table
 		close($file) or die "could not write $path.$segno: $!";
 	}
 	$node->safe_psql('postgres', 'DROP TABLE large');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	ok(-e "$path.2", 'its files are there');
 	return $path;
 }
@@ -136,7 +135,7 @@ foreach my $case (
 	$node->safe_psql('postgres',
 		'CREATE TABLE elsewhere AS SELECT generate_series(1, 100000) AS a');
 	$node->safe_psql('postgres', 'DROP TABLE elsewhere');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	my $before = stats($node)->{pending_bytes};
 	cmp_ok($before, '>', MB, 'files are pending on another file system');
 	my ($out, $err) = ('', '');
@@ -168,7 +167,7 @@ sub drop_large_database
 	print $file 'x' x MB foreach 1 .. $megabytes;
 	close($file) or die "could not write a file: $!";
 	$node->safe_psql('postgres', 'DROP DATABASE d');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	return $directory;
 }
 
@@ -213,7 +212,7 @@ sub others_make_space
 		qr/begun/, qq{\\echo begun
 		CREATE TABLE t TABLESPACE ts AS SELECT repeat('x', 1000) AS a FROM generate_series(1, $rows);
 	});
-	wait_for_wait($node, 'lazydrop-free-space', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-free-space');
 	$others->();
 	release($node, 'lazydrop-free-space');
 	is($session->query('SELECT count(*) FROM t'),

@@ -10,7 +10,7 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropPair qw(start_pair on_primary catch_up workers_are_at);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait relation_files add_segments
+  qw(stats wait_for_nothing hold_at release relation_files add_segments
   database_directories need_injection_points stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -33,7 +33,7 @@ $standby->restart;
 hold_at($standby, 'lazydrop-step');
 on_primary('CREATE TABLE t AS SELECT 1 AS a', 'DROP TABLE t');
 catch_up();
-wait_for_wait($standby, 'lazydrop-step', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-step');
 on_primary('CHECKPOINT');
 catch_up();
 $standby->safe_psql('postgres', 'CHECKPOINT');
@@ -85,11 +85,11 @@ wait_for_nothing($primary);
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	hold_at($primary, 'lazydrop-step');
 	on_primary('DROP DATABASE d');
-	wait_for_wait($primary, 'lazydrop-step', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-step');
 	my $creator = $primary->background_psql('postgres');
 	$creator->query_until(qr/begun/,
 		"\\echo begun\nCREATE DATABASE e OID $oid;\n\\echo done\n");
-	wait_for_wait($primary, 'LazyDropReuse', 'client backend');
+	$primary->wait_for_event('client backend', 'LazyDropReuse');
 	is_deeply([ database_directories($primary, $oid) ],
 		[], 'a creator removes the rest, and then waits for the worker');
 	release($primary, 'lazydrop-step');
@@ -109,7 +109,7 @@ wait_for_nothing($primary);
 		q{SELECT oid FROM pg_database WHERE datname = 'g'});
 	hold_at($primary, 'lazydrop-removal-step');
 	on_primary('DROP DATABASE g');
-	wait_for_wait($primary, 'lazydrop-removal-step', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-removal-step');
 	on_primary("CREATE DATABASE g OID $oid");
 	$primary->safe_psql('g', 'CREATE TABLE t AS SELECT 1 AS a');
 	on_primary('CREATE TABLE x AS SELECT 1 AS a', 'DROP TABLE x');

@@ -9,7 +9,9 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_for_wait wait_until relation_files add_segments hidden_files orphaned_files nothing_is_left database_directories need_injection_points start_quiet_node);
+  qw(stats wait_for_nothing hold_at release wait_until relation_files
+  add_segments hidden_files orphaned_files nothing_is_left
+  database_directories need_injection_points start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -53,7 +55,7 @@ sub drop_and_hold
 {
 	hold_at($node, 'lazydrop-removal');
 	run(@_);
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	return;
 }
 
@@ -94,14 +96,14 @@ sub glob_files
 	$session->query_safe('SET synchronous_commit = on');
 	$session->query_until(qr/begun/,
 		"\\echo begun\nCREATE TABLE committed ();\n\\echo committed\n");
-	wait_for_wait($node, 'SyncRep', 'client backend');
+	$node->wait_for_event('client backend', 'SyncRep');
 	pass('a commit waits for a standby');
 
 	hold_at($node, 'lazydrop-checkpoint-step');
 	my $checkpoints = $node->safe_psql('postgres',
 		'SELECT num_requested FROM pg_stat_checkpointer');
 	my $checkpoint = begin_checkpoint();
-	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-step');
 	my $segment = $node->safe_psql('postgres',
 		'SELECT pg_walfile_name(pg_current_wal_lsn())');
 	$node->append_conf('postgresql.conf',
@@ -268,22 +270,22 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	drop_and_hold('DROP TABLE v');
 	hold_at($node, 'lazydrop-checkpoint');
 	my $checkpoint = begin_checkpoint();
-	wait_for_wait($node, 'lazydrop-checkpoint', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint');
 
 	hold_at($node, 'lazydrop-forgotten');
 	my $session = $node->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
-	wait_for_wait($node, 'lazydrop-forgotten', 'client backend');
+	$node->wait_for_event('client backend', 'lazydrop-forgotten');
 	run(q{SELECT injection_points_detach('lazydrop-forgotten')},
 		'DROP TABLE u');
 	# The checkpoint hides "v" first, and then takes one more step.
 	hold_at($node, 'lazydrop-checkpoint-step');
 	release($node, 'lazydrop-checkpoint');
-	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-step');
 	run(q{SELECT injection_points_wakeup('lazydrop-checkpoint-step')});
 	wait_until(sub { !-e "$data/$path{u}.1" })
 	  or die 'the checkpoint does not go on';
-	wait_for_wait($node, 'lazydrop-checkpoint-step', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-step');
 	is( scalar(grep { -e "$data/$path{u}.$_" } 1, 2),
 		0, 'a checkpoint hides what is ready');
 	is( scalar(grep { -e "$data/$path{t}.$_" } 1, 2),
@@ -311,10 +313,10 @@ foreach my $end ('worker', 'crash', 'shutdown')
 	truncate("$data/$_", 40 * MB) foreach values %path;
 	drop_and_hold('DROP TABLE t');
 	my $checkpoint = begin_checkpoint();
-	wait_for_wait($node, 'lazydrop-checkpoint', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint');
 	run('DROP TABLE u');
 	release($node, 'lazydrop-checkpoint');
-	wait_for_wait($node, 'lazydrop-checkpoint-end', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-end');
 
 	foreach my $name (qw(t u))
 	{

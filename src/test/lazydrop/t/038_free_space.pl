@@ -12,9 +12,8 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at wait_for_wait wait_for_nothing wait_until hidden_files
-  relation_files add_segments need_injection_points need_mounts reload_with
-  log_is_clean);
+  qw(stats hold_at wait_for_nothing wait_until hidden_files relation_files
+  need_injection_points need_mounts reload_with log_is_clean);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -242,7 +241,7 @@ reload_with($node, 'lazydrop.min_free_space' => '1GB');
 {
 	create_large_table($node);
 	$node->safe_psql('postgres', 'DROP TABLE large');
-	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 	cmp_ok(stats($node)->{pending_bytes}, '>', 40 * MB, 'much is pending');
 	fill($node, 2 * MB);
 	wait_for_nothing($node);
@@ -261,7 +260,7 @@ foreach my $case ('space', 'no space', 'no space later')
 	  if $case eq 'no space later';
 	create_large_table($node);
 	$node->safe_psql('postgres', 'DROP TABLE large');
-	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 	$node->stop('immediate');
 	cmp_ok(scalar(hidden_files($node)), '>', 0, "$case: hidden files are left");
 	fill($node, 2 * MB) if $case eq 'no space';

@@ -12,7 +12,7 @@ use File::Basename qw(basename);
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats wait_for_nothing wait_for_stats hold_at release wait_for_wait wait_until
+  qw(stats wait_for_nothing wait_for_stats hold_at release wait_until
   relation_files add_segments hidden_files nothing_is_left reload_with
   need_injection_points start_quiet_node start_as);
 use PostgreSQL::Test::Cluster;
@@ -58,7 +58,7 @@ sub drop_slowly
 	my ($name) = @_;
 	run("DROP TABLE $name");
 	run('CHECKPOINT');
-	wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 	cmp_ok(scalar(hidden_files($node)), '>=', 2, "$name: files are hidden");
 	return;
 }
@@ -180,7 +180,7 @@ foreach my $to ('the fork', 'stock')
 		run('DROP TABLE t', 'DROP DATABASE d');
 		wait_until(sub { !-e "$data/base/$oid" })
 		  or die 'the directory is still there';
-		wait_for_wait($node, 'LazyDropThrottle', 'lazy drop worker');
+		$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
 		$node->stop('fast');
 		unlink "$data/base/pgsql_tmp";
 		my @left = glob("'$data'/base/0/*");
@@ -239,16 +239,16 @@ foreach my $to ('the fork', 'stock')
 	my $path = create_table('t');
 	hold_at($node, 'lazydrop-removal');
 	run('DROP TABLE t');
-	wait_for_wait($node, 'lazydrop-removal', 'lazy drop worker');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	hold_at($node, 'lazydrop-keep-name');
 	hold_at($node, 'lazydrop-checkpoint-end');
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 	$session->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
-	wait_for_wait($node, 'lazydrop-keep-name', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-keep-name');
 	ok(!-e "$data/$path", 'the first segment is hidden');
 	append_to_file("$data/$path", 'in the way');
 	release($node, 'lazydrop-keep-name');
-	wait_for_wait($node, 'lazydrop-checkpoint-end', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-end');
 	is(-s "$data/$path", 0, 'it has its name back, without a byte');
 	is(scalar(hidden_files($node)), 2, 'the others are hidden');
 	release($node, 'lazydrop-checkpoint-end');

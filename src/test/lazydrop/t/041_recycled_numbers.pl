@@ -32,7 +32,7 @@ use lib "$FindBin::RealBin/..";
 use LazyDropModel qw(draw);
 use LazyDropPair  qw(start_pair catch_up);
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_for_nothing orphaned_files
+  qw(stats hold_at release wait_for_nothing orphaned_files
   need_test_extra need_injection_points start_binary_upgrade evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -379,7 +379,7 @@ sub begin_round
 		%held = (%held, %hold);
 		$primary->safe_psql('postgres', 'DROP TABLE to_hold');
 		catch_up();
-		wait_for_wait($_, $held{ $_->name }, 'lazy drop worker')
+		$_->wait_for_event('lazy drop worker', $held{ $_->name })
 		  foreach grep { $hold{ $_->name } } @nodes;
 	}
 	return;

@@ -16,7 +16,7 @@ use DropIn
   qw(need_stock start_stock command_of contents_of no_file_is_left create_what_goes
   drop_what_goes clean_up stop_and_check);
 use LazyDropUtils
-  qw(stats hold_at wait_for_wait wait_until relation_files add_segments reload_with
+  qw(stats hold_at wait_until relation_files add_segments reload_with
   database_directories hidden_files start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -264,8 +264,11 @@ SKIP:
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
 		$session->query_until(qr/begun/,
 			"\\echo begun\nDROP DATABASE dying;\n\\echo done\n");
-		wait_for_wait($node, "lazydrop-$point");
+		# The worker reaches these points after the session has committed.
 		my $committed = $point =~ /^(database-ready|removal)$/;
+		$node->wait_for_event(
+			$committed ? 'lazy drop worker' : 'client backend',
+			"lazydrop-$point");
 
 		if ($committed)
 		{

@@ -18,8 +18,9 @@ use LazyDropPair
   qw(start_pair on_primary catch_up checkpoints all_stats changed workers_are_at keep_rows
   kept_rows is_intact storm);
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_until stop_process
-  continue_process database_directories need_injection_points wait_for_nothing evict);
+  qw(stats wait_for_stats hold_at release wait_until stop_process
+  continue_process database_directories need_injection_points
+  wait_for_nothing evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -153,7 +154,7 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 	hold_at($_, $point) foreach @where;
 	on_primary('DROP DATABASE again');
 	catch_up();
-	wait_for_wait($_, $point, 'lazy drop worker') foreach @where;
+	$_->wait_for_event('lazy drop worker', $point) foreach @where;
 	my @workers = map { stop_process(stats($_)->{worker_pid}) } @where;
 	release($_, $point) foreach @where;
 
@@ -171,7 +172,7 @@ foreach my $point ('lazydrop-removal-step', 'lazydrop-step')
 
 	if ($within)
 	{
-		wait_for_wait($standby, 'LazyDropReuse', 'startup');
+		$standby->wait_for_event('startup', 'LazyDropReuse');
 		is( $standby->safe_psql('postgres', 'SELECT count(*) FROM kept'),
 			kept_rows() - 1,
 			"$what: replay waits to create the database");
@@ -214,7 +215,8 @@ foreach my $node (@nodes)
 	hold_at($node, 'lazydrop-buried');
 	my $session = $primary->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nDROP TABLE t;\n");
-	wait_for_wait($node, 'lazydrop-buried');
+	$node->wait_for_event($node == $primary ? 'client backend' : 'startup',
+		'lazydrop-buried');
 	my $pid = stop_process(
 		$node->safe_psql(
 			'postgres',
@@ -223,7 +225,7 @@ foreach my $node (@nodes)
 	release($node, 'lazydrop-buried');
 	my $checkpoint = $node->background_psql('postgres');
 	$checkpoint->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
-	wait_for_wait($node, 'LazyDropCheckpoint', 'checkpointer');
+	$node->wait_for_event('checkpointer', 'LazyDropCheckpoint');
 	pass("$what: a checkpoint waits");
 	my $settler;
 
@@ -232,7 +234,7 @@ foreach my $node (@nodes)
 		$settler = $primary->background_psql('postgres');
 		$settler->query_until(qr/begun/,
 			"\\echo begun\nDROP TABLESPACE ts;\n");
-		wait_for_wait($primary, 'LazyDropSettle', 'client backend');
+		$primary->wait_for_event('client backend', 'LazyDropSettle');
 		pass("$what: DROP TABLESPACE waits");
 	}
 	on_primary('CREATE TABLE u AS SELECT 1 AS a', 'DROP TABLE u');
@@ -295,7 +297,7 @@ sub drop_waits_for_bgwriter
 	$sql_node->wait_for_replay_catchup($node) if $node != $sql_node;
 	my $session = $sql_node->background_psql('postgres');
 	$session->query_until(qr/begun/, "\\echo begun\nDROP DATABASE d;\n");
-	wait_for_wait($node, 'ProcSignalBarrier', $type);
+	$node->wait_for_event($type, 'ProcSignalBarrier');
 	pass(
 		"$what waits for a background writer that is stopped, and DROP TABLE does not"
 	);

@@ -12,7 +12,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(stats hold_at release wait_for_wait wait_until wait_for_receipt relation_files
+  qw(stats hold_at release wait_until wait_for_receipt relation_files
   database_directories orphaned_files need_injection_points need_mounts
   start_quiet_node wait_for_nothing);
 use PostgreSQL::Test::Cluster;
@@ -301,7 +301,7 @@ sub empty_disk
 		close($file) or die "could not write a file: $!";
 		$node->safe_psql('postgres', 'DROP TABLE large');
 		$source->wait_for_replay_catchup($full) if $node == $source;
-		wait_for_wait($full, 'lazydrop-removal', 'lazy drop worker');
+		$full->wait_for_event('lazy drop worker', 'lazydrop-removal');
 		return "$disk/$path.1";
 	};
 	my $rows = sub {

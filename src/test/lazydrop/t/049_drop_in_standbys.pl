@@ -17,7 +17,7 @@ use DropIn
   drop_what_goes clean_up stop_and_check);
 use IPC::Run;
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_wait wait_for_receipt start_as);
+  qw(stats wait_for_stats hold_at release wait_for_receipt start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -192,7 +192,7 @@ sub trade_places
 			hold_at($standby, 'lazydrop-removal') if $has_injection_points;
 			my $waits = stats($standby)->{checkpoint_waits};
 			wait_for_pending($standby);
-			wait_for_wait($standby, 'lazydrop-removal')
+			$standby->wait_for_event('lazy drop worker', 'lazydrop-removal')
 			  if $has_injection_points;
 			$primary->safe_psql('postgres', 'CHECKPOINT');
 			$primary->wait_for_replay_catchup($standby);

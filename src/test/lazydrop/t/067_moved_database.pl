@@ -12,8 +12,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(wait_until wait_for_wait hold_at release start_quiet_node);
+use LazyDropUtils qw(wait_until hold_at release start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault
@@ -130,10 +129,10 @@ sub copy_twice
 	# The checkpoint after the first copy has begun when the second copy is made.
 	hold_at($primary, 'lazydrop-removal');
 	$primary->safe_psql('postgres', 'DROP TABLE dropped');
-	wait_for_wait($primary, 'lazydrop-removal', 'lazy drop worker');
+	$primary->wait_for_event('lazy drop worker', 'lazydrop-removal');
 	hold_at($primary, 'lazydrop-checkpoint-step');
 	end_lease($lease1);
-	wait_for_wait($primary, 'lazydrop-checkpoint-step', 'checkpointer');
+	$primary->wait_for_event('checkpointer', 'lazydrop-checkpoint-step');
 	end_lease($lease2);
 	$primary->poll_query_until('postgres',
 		"SELECT wait_event ~ '^Checkpoint' FROM pg_stat_activity WHERE pid = $pid2"

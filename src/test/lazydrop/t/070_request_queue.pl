@@ -50,9 +50,7 @@ sub play
 	$session->query_safe("BEGIN; $sql");
 	kill('STOP', $checkpointer);
 	$session->query_until(qr/begun/, "\\echo begun\n$statement;\n");
-	$node->poll_query_until('postgres',
-		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'RegisterSyncRequest'}
-	) or die 'no session waits for the queue';
+	$node->wait_for_event('client backend', 'RegisterSyncRequest');
 	my $data = abs_path($node->data_dir);
 	my $postmaster = $node->{_pid};
 	$node->kill9;

@@ -13,7 +13,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropUtils
-  qw(contents hold_at release need_injection_points start_quiet_pair wait_until wait_for_wait);
+  qw(contents hold_at release need_injection_points start_quiet_pair
+  wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault qw(can_lease begin_copy end_lease);
@@ -305,7 +306,7 @@ restartpoint();
 hold_at($standby, 'lazydrop-removal');
 on_primary('postgres', 'DROP TABLE many');
 $primary->wait_for_replay_catchup($standby);
-wait_for_wait($standby, 'lazydrop-removal', 'lazy drop worker');
+$standby->wait_for_event('lazy drop worker', 'lazydrop-removal');
 hold_at($standby, $point);
 on_primary('postgres',
 	'CREATE DATABASE promoted TEMPLATE template STRATEGY file_copy');
@@ -322,12 +323,12 @@ my $waits = replay_waits();
 ok($waits, 'a promotion waits');
 if ($waits)
 {
-	wait_for_wait($standby, $point, 'checkpointer');
+	$standby->wait_for_event('checkpointer', $point);
 	hold_at($standby, 'lazydrop-checkpoint');
 	release($standby, $point);
 	$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()')
 	  or die 'the promotion does not end';
-	wait_for_wait($standby, 'lazydrop-checkpoint', 'checkpointer');
+	$standby->wait_for_event('checkpointer', 'lazydrop-checkpoint');
 }
 $standby->safe_psql('template', 'DROP TABLE a');
 crash();

@@ -15,7 +15,8 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
-use LazyDropUtils qw(add_segments stats);
+use LazyDropFiles qw(add_segments);
+use LazyDropUtils qw(stats);
 use Time::HiRes   qw(time);
 
 # Only the standby has the files of a table that is dropped.

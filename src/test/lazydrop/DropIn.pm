@@ -22,8 +22,9 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use LazyDropFiles qw(orphaned_files contents);
 use LazyDropUtils
-  qw(stats need_test_extra orphaned_files contents log_is_clean start_as init_with_checksums);
+  qw(stats need_test_extra log_is_clean start_as init_with_checksums);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

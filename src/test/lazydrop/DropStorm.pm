@@ -22,9 +22,10 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use IPC::Run;
+use LazyDropFiles qw(add_segments orphaned_files contents);
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at release add_segments
-  orphaned_files contents need_test_extra start_quiet_node);
+  qw(stats wait_for_stats wait_for_nothing hold_at release need_test_extra
+  start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

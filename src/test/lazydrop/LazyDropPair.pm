@@ -21,8 +21,8 @@ use warnings FATAL => 'all';
 
 use Carp;
 use Exporter 'import';
-use LazyDropUtils
-  qw(start_quiet_pair stats hold_at wait_until orphaned_files evict);
+use LazyDropFiles qw(orphaned_files);
+use LazyDropUtils qw(start_quiet_pair stats hold_at wait_until evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

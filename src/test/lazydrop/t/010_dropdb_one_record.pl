@@ -15,8 +15,9 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(dbase_drop_records create_replay_timer hold_replay
-  time_replay database_directories stats wait_for_stats);
+use LazyDropFiles qw(dbase_drop_records database_directories);
+use LazyDropUtils
+  qw(create_replay_timer hold_replay time_replay stats wait_for_stats);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

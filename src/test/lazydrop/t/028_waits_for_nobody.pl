@@ -17,10 +17,11 @@ use warnings FATAL => 'all';
 use Fcntl qw(O_RDONLY O_NONBLOCK F_SETFL);
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(database_directories hidden_files);
 use LazyDropUtils
   qw(stats wait_for_stats hold_at release wait_until stop_process
-  continue_process database_directories hidden_files need_injection_points
-  start_quiet_pair wait_for_nothing stop_with_clean_log pg_major reload_with);
+  continue_process need_injection_points start_quiet_pair wait_for_nothing
+  stop_with_clean_log pg_major reload_with);
 use RecycledNumbers qw(set_next_oid);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

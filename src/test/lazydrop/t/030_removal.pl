@@ -9,10 +9,10 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(relation_files add_segments hidden_files);
 use LazyDropUtils
   qw(stats wait_for_stats wait_for_nothing hold_at release wait_until
-  relation_files add_segments need_injection_points start_quiet_node
-  hidden_files evict);
+  need_injection_points start_quiet_node evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

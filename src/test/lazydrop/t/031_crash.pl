@@ -11,9 +11,9 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(wait_for_nothing hold_at wait_until relation_files add_segments
-  database_directories need_injection_points start_quiet_pair);
+use LazyDropFiles qw(relation_files add_segments database_directories);
+use LazyDropUtils qw(wait_for_nothing hold_at wait_until need_injection_points
+  start_quiet_pair);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -8,11 +8,11 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(minimum_recovery_point add_segments database_directories
+  dbase_drop_records);
 use LazyDropUtils
   qw(stats wait_for_stats wait_for_nothing reload_with hold_at release
-  minimum_recovery_point add_segments database_directories
-  dbase_drop_records need_injection_points start_quiet_pair
-  stop_with_clean_log);
+  need_injection_points start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

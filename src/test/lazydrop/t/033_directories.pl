@@ -11,11 +11,12 @@ use File::Basename qw(dirname);
 use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles
+  qw(minimum_recovery_point relation_files add_segments database_directories);
 use LazyDropPair
   qw(start_pair on_primary catch_up hold_workers workers_are_at release_workers);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release minimum_recovery_point
-  relation_files add_segments database_directories need_injection_points
+  qw(stats wait_for_nothing hold_at release need_injection_points
   stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;

@@ -8,10 +8,11 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropPair qw(start_pair on_primary catch_up workers_are_at);
+use LazyDropFiles qw(relation_files add_segments database_directories);
+use LazyDropPair  qw(start_pair on_primary catch_up workers_are_at);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release relation_files add_segments
-  database_directories need_injection_points stop_with_clean_log);
+  qw(stats wait_for_nothing hold_at release need_injection_points
+  stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -9,8 +9,11 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles
+  qw(add_segments hidden_files orphaned_files nothing_is_left);
 use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing hold_at add_segments hidden_files orphaned_files nothing_is_left need_injection_points start_quiet_pair stop_with_clean_log);
+  qw(stats wait_for_stats wait_for_nothing hold_at need_injection_points
+  start_quiet_pair stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -8,10 +8,12 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles
+  qw(relation_files add_segments hidden_files orphaned_files nothing_is_left
+  database_directories);
 use LazyDropUtils
-  qw(stats wait_for_nothing hold_at release wait_until relation_files
-  add_segments hidden_files orphaned_files nothing_is_left
-  database_directories need_injection_points start_quiet_node);
+  qw(stats wait_for_nothing hold_at release wait_until need_injection_points
+  start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -11,9 +11,10 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(hidden_files relation_files);
 use LazyDropUtils
-  qw(stats hold_at wait_for_nothing wait_until hidden_files relation_files
-  need_injection_points need_mounts reload_with log_is_clean);
+  qw(stats hold_at wait_for_nothing wait_until need_injection_points
+  need_mounts reload_with log_is_clean);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -11,10 +11,11 @@ use warnings FATAL => 'all';
 use File::Basename qw(basename);
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles
+  qw(relation_files add_segments hidden_files nothing_is_left);
 use LazyDropUtils
   qw(stats wait_for_nothing wait_for_stats hold_at release wait_until
-  relation_files add_segments hidden_files nothing_is_left reload_with
-  need_injection_points start_quiet_node start_as);
+  reload_with need_injection_points start_quiet_node start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;

@@ -46,8 +46,9 @@ use lib "$FindBin::RealBin/..";
 use JSON::PP;
 use LazyDropModel   qw(chance draw read_file write_file);
 use LazyDropTorture qw(differences set_up_sql dump_database);
+use LazyDropFiles qw(hidden_files);
 use LazyDropUtils
-  qw(can_mount need_test_extra wait_for_nothing wait_for_stats wait_until hidden_files);
+  qw(can_mount need_test_extra wait_for_nothing wait_for_stats wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();

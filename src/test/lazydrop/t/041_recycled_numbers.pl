@@ -31,9 +31,10 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropModel qw(draw);
 use LazyDropPair  qw(start_pair catch_up);
+use LazyDropFiles qw(orphaned_files);
 use LazyDropUtils
-  qw(stats hold_at release wait_for_nothing orphaned_files
-  need_test_extra need_injection_points start_binary_upgrade evict);
+  qw(stats hold_at release wait_for_nothing need_test_extra
+  need_injection_points start_binary_upgrade evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RecycledDatabases

@@ -15,9 +15,9 @@ use lib "$FindBin::RealBin/..";
 use DropIn
   qw(need_stock start_stock command_of contents_of no_file_is_left create_what_goes
   drop_what_goes clean_up stop_and_check);
-use LazyDropUtils
-  qw(stats hold_at wait_until relation_files add_segments reload_with
-  database_directories hidden_files start_as);
+use LazyDropFiles
+  qw(relation_files add_segments database_directories hidden_files);
+use LazyDropUtils qw(stats hold_at wait_until reload_with start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -16,7 +16,8 @@ use DropStorm
   stop_storm result_of hold_worker worker_is_held release_worker check_server
   check_stopped create_victim drop_table drop_database files_below);
 use IPC::Run;
-use LazyDropUtils qw(wait_for_stats wait_until contents pg_major);
+use LazyDropFiles qw(contents);
+use LazyDropUtils qw(wait_for_stats wait_until pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -12,12 +12,12 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(add_segments database_directories dbase_drop_records);
 use LazyDropPair
   qw(start_pair on_primary catch_up all_stats changed have_changed workers_are_at keep_rows
   is_intact storm restart_with);
 use LazyDropUtils
-  qw(stats hold_at release add_segments database_directories dbase_drop_records
-  need_injection_points wait_for_nothing);
+  qw(stats hold_at release need_injection_points wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

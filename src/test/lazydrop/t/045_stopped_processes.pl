@@ -14,13 +14,13 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(database_directories);
 use LazyDropPair
   qw(start_pair on_primary catch_up checkpoints all_stats changed workers_are_at keep_rows
   kept_rows is_intact storm);
 use LazyDropUtils
   qw(stats wait_for_stats hold_at release wait_until stop_process
-  continue_process database_directories need_injection_points
-  wait_for_nothing evict);
+  continue_process need_injection_points wait_for_nothing evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

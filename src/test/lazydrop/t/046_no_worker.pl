@@ -10,11 +10,11 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(add_segments relation_files database_directories);
 use LazyDropPair
   qw(start_pair on_primary catch_up all_stats changed kept_rows keep_rows is_intact storm
   restart_with);
-use LazyDropUtils
-  qw(stats add_segments relation_files database_directories log_is_clean need_injection_points);
+use LazyDropUtils qw(stats log_is_clean need_injection_points);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

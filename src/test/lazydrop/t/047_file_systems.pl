@@ -11,10 +11,10 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(relation_files database_directories orphaned_files);
 use LazyDropUtils
-  qw(stats hold_at release wait_until wait_for_receipt relation_files
-  database_directories orphaned_files need_injection_points need_mounts
-  start_quiet_node wait_for_nothing);
+  qw(stats hold_at release wait_until wait_for_receipt need_injection_points
+  need_mounts start_quiet_node wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -14,8 +14,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use IPC::Run;
-use LazyDropUtils
-  qw(stats orphaned_files contents log_is_clean start_as pg_major);
+use LazyDropFiles qw(orphaned_files contents);
+use LazyDropUtils qw(stats log_is_clean start_as pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -14,7 +14,8 @@ use lib "$FindBin::RealBin/..";
 use DropStorm
   qw(need_storms have_points start_source start_standby create_schema start_storm
   stop_storm forget_storm hold_worker release_worker check_stopped);
-use LazyDropUtils qw(relation_files add_segments orphaned_files contents);
+use LazyDropFiles qw(relation_files add_segments orphaned_files contents);
+
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

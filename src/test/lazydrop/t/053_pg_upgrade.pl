@@ -19,7 +19,8 @@ use lib "$FindBin::RealBin/..";
 use DropStorm
   qw(need_storms create_schema start_storm stop_storm check_server check_stopped
   bad_lines);
-use LazyDropUtils qw(stats contents pg_major init_with_checksums);
+use LazyDropFiles qw(contents);
+use LazyDropUtils qw(stats pg_major init_with_checksums);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -19,7 +19,8 @@ use DropStorm
   drop_table drop_database files_below);
 use IPC::Run;
 use JSON::PP;
-use LazyDropUtils qw(wait_until contents pg_major);
+use LazyDropFiles qw(contents);
+use LazyDropUtils qw(wait_until pg_major);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -15,7 +15,8 @@ use warnings FATAL => 'all';
 use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(database_directories wait_for_nothing reload_with);
+use LazyDropFiles qw(database_directories);
+use LazyDropUtils qw(wait_for_nothing reload_with);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault

@@ -13,7 +13,8 @@ use warnings FATAL => 'all';
 use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils qw(database_directories wait_for_nothing);
+use LazyDropFiles qw(database_directories);
+use LazyDropUtils qw(wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault

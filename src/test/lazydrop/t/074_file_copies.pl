@@ -12,9 +12,9 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LazyDropFiles qw(contents);
 use LazyDropUtils
-  qw(contents hold_at release need_injection_points start_quiet_pair
-  wait_until);
+  qw(hold_at release need_injection_points start_quiet_pair wait_until);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use StockFault qw(can_lease begin_copy end_lease);

@@ -15,8 +15,9 @@ use lib "$FindBin::RealBin/..";
 use HotSet
   qw(start_cache_node buffers create_table use_often warm is_still_hot cached cache_stats classes_add_up);
 use IPC::Run;
+use LazyDropFiles qw(contents);
 use LazyDropUtils
-  qw(reload_with contents wait_for_nothing log_is_clean stop_with_clean_log);
+  qw(reload_with wait_for_nothing log_is_clean stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -32,8 +32,8 @@ our @EXPORT_OK = qw(pg_major need_injection_points need_test_extra can_mount
   need_mounts init_with_checksums start_quiet_node start_quiet_pair start_as
   start_binary_upgrade reload_with log_is_clean stop_with_clean_log stats
   wait_for_stats wait_for_nothing wait_until hold_at release hold_replay
-  wait_for_receipt create_replay_timer time_replay stop_process
-  continue_process evict evict_query manual_queries monitoring_queries);
+  stop_process continue_process evict evict_query manual_queries
+  monitoring_queries);
 
 =pod
 
@@ -405,78 +405,6 @@ sub hold_replay
 		q{SELECT pg_get_wal_replay_pause_state() = 'paused'})
 	  or croak "replay was not paused";
 	return;
-}
-
-=pod
-
-=item wait_for_receipt($standby, $lsn)
-
-Wait until a standby has received WAL up to an LSN.  It need not have replayed it.
-
-=cut
-
-sub wait_for_receipt
-{
-	my ($standby, $lsn) = @_;
-	$standby->poll_query_until('postgres',
-		"SELECT pg_last_wal_receive_lsn() >= '$lsn'")
-	  or croak $standby->name . ' has not received WAL';
-	return;
-}
-
-=pod
-
-=item create_replay_timer($primary)
-
-Create the function that time_replay() calls on standbys.
-
-Polling takes a few microseconds, which is about the precision of the result.  The
-position that the standby reports is the end of the last replayed record.  A page boundary
-boundary may separate it from the start of the next record.  A record therefore counts as
-replayed when the position is beyond the record's start; the position is not compared with
-the record's end.
-
-=cut
-
-sub create_replay_timer
-{
-	my ($primary) = @_;
-	$primary->safe_psql(
-		'postgres', q{
-		CREATE FUNCTION time_replay(prev pg_lsn, record pg_lsn)
-		RETURNS double precision LANGUAGE plpgsql AS $$
-		DECLARE
-			began timestamptz;
-		BEGIN
-			PERFORM pg_wal_replay_resume();
-			WHILE pg_last_wal_replay_lsn() <= prev LOOP
-			END LOOP;
-			began := clock_timestamp();
-			WHILE pg_last_wal_replay_lsn() <= record LOOP
-			END LOOP;
-			RETURN extract(epoch FROM clock_timestamp() - began) * 1000;
-		END $$});
-	return;
-}
-
-=pod
-
-=item time_replay($standby, $record, $end)
-
-Replay must be paused on the standby.  Wait until it has received WAL up to $end, resume
-replay, and return how long the replay of one record took, in milliseconds.  The record is
-one of those that dbase_drop_records() returns.
-
-=cut
-
-sub time_replay
-{
-	my ($standby, $record, $end) = @_;
-	wait_for_receipt($standby, $end);
-	return $standby->safe_psql(
-		'postgres',
-		"SELECT time_replay('$record->{prev}', '$record->{lsn}')",
-		timeout => $PostgreSQL::Test::Utils::timeout_default);
 }
 
 =pod

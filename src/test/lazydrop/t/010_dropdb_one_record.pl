@@ -16,8 +16,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropFiles qw(dbase_drop_records database_directories);
-use LazyDropUtils
-  qw(create_replay_timer hold_replay time_replay stats wait_for_stats);
+use LazyDropUtils qw(hold_replay stats wait_for_stats);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -42,8 +41,28 @@ lazydrop.max_pending = 1024
 lazydrop.pass_delay = 100ms
 });
 $primary->start;
-create_replay_timer($primary);
 $primary->safe_psql('postgres', 'CREATE EXTENSION pg_walinspect');
+
+# Polling takes a few microseconds, so the result is not more precise than that.  The
+# position that a standby reports is the end of the last replayed record.  A page boundary
+# may separate it from the start of the next record.  A record therefore counts as
+# replayed when the position is beyond the record's start; the position is not compared
+# with the record's end.
+$primary->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION time_replay(prev pg_lsn, record pg_lsn)
+	RETURNS double precision LANGUAGE plpgsql AS $$
+	DECLARE
+		began timestamptz;
+	BEGIN
+		PERFORM pg_wal_replay_resume();
+		WHILE pg_last_wal_replay_lsn() <= prev LOOP
+		END LOOP;
+		began := clock_timestamp();
+		WHILE pg_last_wal_replay_lsn() <= record LOOP
+		END LOOP;
+		RETURN extract(epoch FROM clock_timestamp() - began) * 1000;
+	END $$});
 
 my %primary_dir = tablespace_dirs('p');
 foreach my $i (1 .. $ntablespaces)
@@ -111,6 +130,17 @@ sub create_spread_database
 		"SELECT oid FROM pg_database WHERE datname = '$name'");
 }
 
+# Resume replay, which is paused, on a standby that has received a record.  Returns how
+# long the replay of that record took, in milliseconds.
+sub time_replay
+{
+	my ($node, $record) = @_;
+	return $node->safe_psql(
+		'postgres',
+		"SELECT time_replay('$record->{prev}', '$record->{lsn}')",
+		timeout => $PostgreSQL::Test::Utils::timeout_default);
+}
+
 # Run $action on the primary while replay is paused.  Then let each standby replay it, and
 # look for its records on all servers.
 sub check_one_record
@@ -132,6 +162,8 @@ sub check_one_record
 		join(' ', sort @{$expected_pairs}),
 		"$what: it names every directory that goes, and no other");
 
+	$primary->wait_for_catchup($standby, 'flush', $end);
+	$standby->wait_for_catchup($cascade, 'flush', $end);
 	foreach my $node (@nodes)
 	{
 		my $name = $node->name;
@@ -140,7 +172,7 @@ sub check_one_record
 			note(
 				sprintf(
 					"%s: replayed on %s in %.3f ms",
-					$what, $name, time_replay($node, $records[0], $end)));
+					$what, $name, time_replay($node, $records[0])));
 			$node->poll_query_until('postgres',
 				"SELECT pg_last_wal_replay_lsn() >= '$end'")
 			  or die "$name did not replay";

@@ -13,8 +13,8 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropFiles qw(relation_files database_directories orphaned_files);
 use LazyDropUtils
-  qw(stats hold_at release wait_until wait_for_receipt need_injection_points
-  need_mounts start_quiet_node wait_for_nothing);
+  qw(stats hold_at release wait_until need_injection_points need_mounts
+  start_quiet_node wait_for_nothing);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -319,7 +319,7 @@ sub empty_disk
 	$full->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 	$source->safe_psql('postgres', 'CREATE TABLE t AS ' . $rows->(60000));
 	my $end = $source->lsn('flush');
-	wait_for_receipt($full, $end);
+	$source->wait_for_catchup($full, 'flush', $end);
 	my $left = stats($full)->{pending_bytes};
 	cmp_ok(
 		$left, '<=',
@@ -377,7 +377,7 @@ sub empty_disk
 	$full->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 	$source->safe_psql('postgres', 'CREATE TABLE u AS ' . $rows->(20000));
 	$end = $source->lsn('flush');
-	wait_for_receipt($full, $end);
+	$source->wait_for_catchup($full, 'flush', $end);
 	my $session = $full->background_psql('postgres');
 	fill_disk($disk, 0);
 	$offset = -s $full->logfile;

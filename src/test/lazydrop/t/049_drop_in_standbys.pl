@@ -17,7 +17,7 @@ use DropIn
   drop_what_goes clean_up stop_and_check);
 use IPC::Run;
 use LazyDropUtils
-  qw(stats wait_for_stats hold_at release wait_for_receipt start_as);
+  qw(stats wait_for_stats hold_at release start_as);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -216,7 +216,7 @@ sub trade_places
 	end_storm($storm, $what);
 	my $contents = contents_of($primary);
 	$lsn = $primary->lsn('flush');
-	wait_for_receipt($standby, $lsn);
+	$primary->wait_for_catchup($standby, 'flush', $lsn);
 	ok( $standby->safe_psql(
 			'postgres', "SELECT pg_last_wal_replay_lsn() < '$lsn'"),
 		"$what: not all is replayed when the standby is promoted");

@@ -27,7 +27,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT_OK = qw(start_pair on_primary catch_up restart_with checkpoints
+our @EXPORT_OK = qw(start_pair on_primary catch_up restart_with
+  start_binary_upgrade checkpoints
   all_stats changed have_changed
   hold_workers workers_are_at release_workers
   keep_rows kept_rows is_intact storm);
@@ -100,6 +101,28 @@ sub restart_with
 		catch_up() if $node == $primary && $mode eq 'fast';
 	}
 	catch_up();
+	return;
+}
+
+=pod
+
+=item start_binary_upgrade($node)
+
+Start a server in binary-upgrade mode, which allows the test to choose OIDs and
+relfilenumbers.
+
+=cut
+
+sub start_binary_upgrade
+{
+	my ($node) = @_;
+	system_or_bail(
+		'pg_ctl', '--wait',
+		'--pgdata' => $node->data_dir,
+		'--log' => $node->logfile,
+		'--options' => '-b',
+		'start');
+	$node->_update_pid(1);
 	return;
 }
 

@@ -21,7 +21,6 @@ use warnings FATAL => 'all';
 use Carp;
 use Cwd qw(abs_path);
 use Exporter 'import';
-use File::Basename qw(dirname);
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -30,10 +29,9 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT_OK = qw(pg_major need_injection_points need_test_extra can_mount
   need_mounts init_with_checksums start_quiet_node start_quiet_pair start_as
-  start_binary_upgrade reload_with log_is_clean stop_with_clean_log stats
-  wait_for_stats wait_for_nothing wait_until hold_at release hold_replay
-  stop_process continue_process evict evict_query manual_queries
-  monitoring_queries);
+  reload_with log_is_clean stop_with_clean_log stats wait_for_stats
+  wait_for_nothing wait_until hold_at release hold_replay stop_process
+  continue_process evict);
 
 =pod
 
@@ -209,28 +207,6 @@ sub start_as
 	my $version = $node->safe_psql('postgres', 'SELECT version()');
 	croak $node->name . " is not $kind: $version"
 	  if ($version =~ /LazyDrop/) != ($kind eq 'fork');
-	return;
-}
-
-=pod
-
-=item start_binary_upgrade($node)
-
-Start a server in binary-upgrade mode, which allows the test to choose OIDs and
-relfilenumbers.
-
-=cut
-
-sub start_binary_upgrade
-{
-	my ($node) = @_;
-	system_or_bail(
-		'pg_ctl', '--wait',
-		'--pgdata' => $node->data_dir,
-		'--log' => $node->logfile,
-		'--options' => '-b',
-		'start');
-	$node->_update_pid(1);
 	return;
 }
 
@@ -448,86 +424,19 @@ END
 Write out the dirty buffers of a database cluster, or of a table only, and evict all of
 them that are not pinned.  The database must have the extension pg_buffercache.
 
-=item evict_query([$table])
-
-Returns the query that evict() runs.
-
 =cut
 
 sub evict
 {
 	my ($node, $database, $table) = @_;
-	$node->safe_psql($database, evict_query($table));
-	return;
-}
-
-sub evict_query
-{
-	my ($table) = @_;
 	my $which =
 	  defined $table
 	  ? "= pg_relation_filenode('$table')"
 	  : 'IS NOT NULL';
-	return
-	  "SELECT count(pg_buffercache_evict(bufferid)) FROM pg_buffercache WHERE relfilenode $which";
-}
-
-=pod
-
-=item manual_queries($file)
-
-Returns the queries in a file of the manual, as a hash of their texts for psql.  The key
-is the id of the section and a number.
-
-=cut
-
-sub manual_queries
-{
-	my ($file) = @_;
-	my $text = slurp_file(dirname(__FILE__) . "/../../../doc/src/sgml/$file");
-	my %queries;
-	my $section = $file;
-	while ($text =~
-		m{<sect\d id="([^"]+)">|<programlisting>(?:<!\[CDATA\[)?(.*?)(?:\]\]>)?</programlisting>}gs
-	  )
-	{
-		if (defined $1)
-		{
-			$section = $1;
-			next;
-		}
-		my $query = $2;
-		next unless $query =~ /^\s*(?:SELECT|WITH|\\if|\\set)\b/;
-		$query =~ s/&lt;/</g;
-		$query =~ s/&gt;/>/g;
-		$query =~ s/&amp;/&/g;
-		my $number = 1;
-		$number++ while exists $queries{"$section $number"};
-		$queries{"$section $number"} = $query;
-	}
-	return %queries;
-}
-
-=pod
-
-=item monitoring_queries()
-
-Returns the queries that contrib/pg_lazydrop has for monitoring systems.  The key is the
-name of the file; for lazydrop_exporter.yml, it is followed by the name of the metric.
-
-=cut
-
-sub monitoring_queries
-{
-	my $directory = dirname(__FILE__) . '/../../../contrib/pg_lazydrop';
-	my $exporter = slurp_file("$directory/lazydrop_exporter.yml");
-	my %queries =
-	  ('lazydrop_check.sql' => slurp_file("$directory/lazydrop_check.sql"));
-	$queries{"lazydrop_exporter.yml $1"} = $2
-	  while $exporter =~
-	  /^(\w+):\n(?: {2}\w.*\n)*? +query: \|\n((?: {4}.*\n)+)/mg;
-	croak 'there is no query in lazydrop_exporter.yml' if keys %queries < 2;
-	return %queries;
+	$node->safe_psql($database,
+		"SELECT count(pg_buffercache_evict(bufferid)) FROM pg_buffercache WHERE relfilenode $which"
+	);
+	return;
 }
 
 =pod

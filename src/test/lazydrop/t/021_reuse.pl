@@ -16,9 +16,9 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropPair  qw(start_pair catch_up hold_workers release_workers);
-use LazyDropUtils qw(stats need_injection_points start_binary_upgrade
-  stop_with_clean_log);
+use LazyDropPair
+  qw(start_pair catch_up hold_workers release_workers start_binary_upgrade);
+use LazyDropUtils qw(stats need_injection_points stop_with_clean_log);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

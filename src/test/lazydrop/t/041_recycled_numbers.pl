@@ -30,11 +30,11 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 use LazyDropModel qw(draw);
-use LazyDropPair  qw(start_pair catch_up);
+use LazyDropPair qw(start_pair catch_up start_binary_upgrade);
 use LazyDropFiles qw(orphaned_files);
 use LazyDropUtils
   qw(stats hold_at release wait_for_nothing need_test_extra
-  need_injection_points start_binary_upgrade evict);
+  need_injection_points evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RecycledDatabases

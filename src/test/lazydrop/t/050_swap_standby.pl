@@ -13,9 +13,8 @@ use warnings FATAL => 'all';
 use File::Spec::Functions qw(devnull);
 use FindBin;
 use lib "$FindBin::RealBin/..";
-use LazyDropUtils
-  qw(stats wait_for_stats wait_for_nothing start_as manual_queries
-  monitoring_queries pg_major);
+use LazyDropUtils qw(stats wait_for_stats wait_for_nothing start_as pg_major);
+use ManualQueries qw(manual_queries monitoring_queries);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

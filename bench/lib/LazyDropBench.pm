@@ -51,7 +51,7 @@ use Time::HiRes qw(time usleep);
 our @EXPORT =
   qw(%opt @servers %without_standbys scenario n sizes cases record note left_out
   in_scratch write_file megabytes meminfo free_gigabytes
-  pg_major new_node configure make_primary make_standby discard
+  new_node configure make_primary make_standby discard
   start_program run_program end_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
@@ -292,13 +292,6 @@ Create a node of a server; write its settings, including the common ones.
 
 my $serial = 0;
 my %template;
-
-# Returns the major version of the servers that are compared.
-sub pg_major
-{
-	my ($version) = run_command([ "$opt{fork}/bin/postgres", '--version' ]);
-	return ($version =~ /\(PostgreSQL\) (\d+)/)[0];
-}
 
 sub prefix
 {

@@ -26,6 +26,7 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
+use LazyDropUtils qw(pg_major);
 
 my $shared_buffers = $opt{quick} ? '32MB' : '1GB';
 my $large = 2 * megabytes($shared_buffers);
@@ -225,9 +226,9 @@ scenario 'scan-resistance' => (
 	groups => sub {
 		my @compared = $opt{quick} ? qw(stock on) : qw(stock off on strict);
 		my @methods =
-			pg_major() < 18 ? 'sync'
-		  : $opt{quick}     ? 'worker'
-		  :                   qw(worker sync);
+			pg_major("$opt{fork}/bin") < 18 ? 'sync'
+		  : $opt{quick}                     ? 'worker'
+		  :                                   qw(worker sync);
 		my @groups;
 		foreach my $server (@compared)
 		{
@@ -254,7 +255,9 @@ scenario 'scan-resistance' => (
 		my $set = $path->{set} // '';
 		prepare_tables($case->{server});
 		restart_as($node, $case->{server},
-			pg_major() < 18 ? () : (io_method => $case->{method}));
+			pg_major("$opt{fork}/bin") < 18
+			? ()
+			: (io_method => $case->{method}));
 		$node->safe_psql('postgres', $path->{before}) if $path->{before};
 		expect_plan($node, $set, $path->{explain} // $path->{sql},
 			$path->{plan})

@@ -25,6 +25,7 @@ use warnings FATAL => 'all';
 use LazyDropBench;
 use LazyDropCache;
 use LazyDropResults qw(median);
+use LazyDropUtils   qw(pg_major);
 use List::Util      qw(max sum0);
 
 my $shared_buffers = $opt{quick} ? '32MB' : '256MB';
@@ -120,7 +121,10 @@ sub wait_for_sessions
 # Returns the numbers of pages found and read, according to pg_stat_io.
 sub blocks_so_far
 {
-	my $reads = pg_major() < 18 ? 'sum(reads)' : 'sum(read_bytes) / 8192';
+	my $reads =
+	  pg_major("$opt{fork}/bin") < 18
+	  ? 'sum(reads)'
+	  : 'sum(read_bytes) / 8192';
 	return split /\|/, $node->safe_psql(
 		'postgres', qq{
 		SELECT sum(hits), $reads

@@ -37,15 +37,18 @@ our @EXPORT_OK = qw(pg_major need_injection_points need_test_extra can_mount
 
 =over
 
-=item pg_major()
+=item pg_major([$bindir])
 
-Returns the major version of the PostgreSQL under test.
+Returns the major version of the PostgreSQL under test, or of the one whose programs are
+in that directory.
 
 =cut
 
 sub pg_major
 {
-	my ($version) = run_command([ 'pg_config', '--version' ]);
+	my ($bindir) = @_;
+	my $program = defined $bindir ? "$bindir/pg_config" : 'pg_config';
+	my ($version) = run_command([ $program, '--version' ]);
 	return ($version =~ /^PostgreSQL (\d+)/)[0];
 }
 

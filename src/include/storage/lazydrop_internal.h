@@ -116,7 +116,7 @@ typedef struct LazyDropEntry
 	uint32		owner;
 	ProcNumber	owner_proc;
 
-	/* Had the entry files when the owner took it? */
+	/* Did the entry have files when the owner took it? */
 	bool		had_files;
 
 	/* Has the identity been buried again since the owner took the entry? */
@@ -177,8 +177,8 @@ typedef struct LazyDropEntry
 } LazyDropEntry;
 
 /*
- * Announcement of a write.  Each PGPROC has one, also in auxiliary processes.  Only its owner writes it.  Droppers read it without a lock (rule
- * R1).
+ * Announcement of a write.  Each PGPROC has one, also in auxiliary processes.
+ * Only its owner writes it.  Droppers read it without a lock (rule R1).
  */
 typedef struct LazyDropAnnouncement
 {

@@ -200,11 +200,11 @@ LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
  * Estimate the number of pages that would have been read at each size.
  *
  * Misses are scaled so that the pool of the server's size has as many reads as
- * the server had.  This removes most of the sampling error (rule A8).  For a
- * smaller pool, the correction is the weaker, the closer it comes to reading
- * every page that is looked up: there, the sample cannot be as wrong.  If a
+ * the server had.  This removes most of the sampling error (rule A8).  The
+ * closer a smaller pool comes to reading every page that is looked up, the
+ * weaker is the correction: there, the sample cannot be as wrong.  If a
  * difference remains, because too little was sampled, it is added at all
- * sizes; but at a larger size only as far as that misses something as well.
+ * sizes; but at a larger size, at most as much as that misses.
  *
  * A larger pool is not forced to read less than a smaller one, since neither
  * policy guarantees that.

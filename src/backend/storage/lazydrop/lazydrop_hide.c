@@ -109,8 +109,8 @@ HideFilesIn(const LazyDropJob *job, const char *path, int *nhidden)
 			snprintf(file.str, sizeof(file.str), "%s/%s", path, de->d_name);
 
 			/*
-			 * Files of no relation are small, and must not get the name of a
-			 * temporary relation's file.  Unlink them.
+			 * Files that do not belong to a relation are small, and must not
+			 * get the name of a temporary relation's file.  Unlink them.
 			 */
 			if (!isdigit((unsigned char) de->d_name[0]) && unlink(file.str) == 0)
 				continue;

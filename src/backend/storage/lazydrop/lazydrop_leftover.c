@@ -4,7 +4,7 @@
  *	  Hidden files of earlier runs of the server (rule R8).
  *
  * When the server stops or crashes, the set is lost, but not the names of the
- * files that have been hidden: they tell all that is to be known of them.
+ * files that have been hidden, which contain all that has to be known.
  * Stock's postmaster removes such files before it accepts connections.  That
  * may take minutes, so ours leaves them to the worker, which adds an entry for
  * each tablespace that has some.  From then on they are pending like others.
@@ -50,8 +50,8 @@ LazyDropLeavesToWorker(const char *dir, const char *name)
 }
 
 /*
- * Count the leftovers in a directory for hidden files; or, with "all", all
- * files, in a directory that is one.
+ * Count the leftovers in a directory for hidden files.  With "all", the directory
+ * is a leftover itself, and all files in it are counted.
  */
 static void
 CountLeftovers(const char *path, bool all, int *nfiles, uint64 *bytes)

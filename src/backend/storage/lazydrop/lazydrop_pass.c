@@ -475,10 +475,11 @@ LazyDropPassForDirectory(const RelFileLocator *directory)
 }
 
 /*
- * In replay on a hot standby, if the last pass of this process was for an
- * entry or a directory of which a session has a buffer pinned, raise the recovery conflict as
- * replay does for a cleanup lock, and wait until the pin is gone (rule R7).
- * Returns false if there is no such buffer.  The caller holds no LWLock.
+ * In replay on a hot standby, if the last pass of this process has found that a
+ * session has a buffer of its entry or directory pinned, raise the recovery
+ * conflict as replay does for a cleanup lock, and wait until the pin is gone
+ * (rule R7).  Returns false if there is no such buffer.  The caller holds no
+ * LWLock.
  */
 bool
 LazyDropConflictWithPin(void)

@@ -136,7 +136,7 @@ SetFiles(LazyDropEntry *entry, LazyDropFiles files)
 }
 
 /*
- * Make an entry wait for a barrier and for absorptions.  With zeroes, end that.
+ * Make an entry wait for a barrier and for absorptions.  Zeroes end the wait.
  */
 static void
 SetWaiting(LazyDropEntry *entry, uint64 barrier, uint64 absorptions)
@@ -749,7 +749,7 @@ LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes, bool done)
 		entry->nfiles -= Min(nfiles, entry->nfiles);
 		LazyDropCount(LAZYDROP_FILES_REMOVED, nfiles);
 		LazyDropCount(LAZYDROP_BYTES_REMOVED, bytes);
-		/* a process that is hiding some tells by itself */
+		/* a process that is hiding files says so in LazyDropEndHiding */
 		if (done && entry->names != LAZYDROP_NAMES_CHANGING)
 			SetFiles(entry, LAZYDROP_FILES_NONE);
 	}
@@ -809,7 +809,7 @@ LazyDropBeginHiding(const LazyDropJob *job)
 }
 
 /*
- * End that.  "nhidden" is the number of names that have been used.  If "all" is
+ * Finish renaming the files of an entry.  "nhidden" is the number of names that have been used.  If "all" is
  * set, no file has its own name any more.
  */
 void

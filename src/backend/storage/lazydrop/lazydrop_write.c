@@ -52,7 +52,7 @@ CountSkippedWrite(void)
 
 /*
  * Return whether writing a buffer, and flushing WAL for it, would be useless,
- * because its relation is buried.  It may still be buried after this; the
+ * because its relation is buried.  If not, it may be buried a moment later; the
  * check only saves work.
  *
  * The caller has pinned the buffer, started its I/O, and cleared

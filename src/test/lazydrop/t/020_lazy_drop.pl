@@ -258,8 +258,10 @@ is($primary->safe_psql('postgres', 'SELECT count(*) FROM survivor'),
 hold_at($primary, 'lazydrop-worker');
 $primary->safe_psql('postgres',
 	'CREATE TABLE t AS SELECT generate_series(1, 1000) AS a');
+$primary->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
 $primary->safe_psql('postgres', 'DROP TABLE t');
 $primary->wait_for_event('lazy drop worker', 'lazydrop-worker');
+$primary->safe_psql('postgres', 'DROP DATABASE again');
 $primary->safe_psql('postgres', "ALTER SYSTEM SET lazydrop.enabled = off");
 $primary->reload;
 $primary->poll_query_until('postgres',
@@ -273,7 +275,15 @@ $primary->safe_psql('postgres', 'DROP TABLE t');
 is(stats($primary)->{deferred_relations}, $buried, 'off: nothing is buried');
 is(stats($primary)->{pending_relations},
 	$pending, 'off: what is pending stays pending');
+my $stats = stats($primary);
 $primary->safe_psql('postgres', 'CHECKPOINT');
+cmp_ok(stats($primary)->{writes_skipped},
+	'>', $stats->{writes_skipped}, 'off: pending pages are not written');
+$primary->safe_psql('postgres', 'CREATE DATABASE again OID 90000');
+is( stats($primary)->{reuse_waits},
+	$stats->{reuse_waits} + 1,
+	'off: a creator settles what is pending under its name');
+$primary->safe_psql('postgres', 'DROP DATABASE again');
 release($primary, 'lazydrop-worker');
 wait_for_stats($primary, q{s->>'pending_relations' = '0'});
 pass('off: what was pending drains');

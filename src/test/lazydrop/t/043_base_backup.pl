@@ -67,7 +67,7 @@ sub take_backup
 	my $directory = $primary->backup_dir . "/$name";
 	my $is_tar = grep { $_ eq '--format=tar' } @options;
 
-	# A restartpoint that replay has requested after copies of databases (rule R17) would
+	# A restartpoint that replay has requested after copies of databases would
 	# hide the files of the victim.
 	if ($params{held} && $node == $standby)
 	{

@@ -236,13 +236,14 @@ my %cited;
 foreach my $test (grep { !/040_torture/ } glob("'$FindBin::RealBin'/*.pl"))
 {
 	my ($number) = basename($test) =~ /^(\d+)/;
-	my %rules = map { $_ => 1 } slurp_file($test) =~ /\b(R[0-9]+)\b/g;
+	my %rules = map { $_ => 1 } slurp_file($test) =~ /\b([RCA][0-9]+)\b/g;
 	push @{ $cited{$_} }, $number foreach keys %rules;
 }
-my @rules =
-  slurp_file("$top/src/backend/storage/lazydrop/README") =~ /^(R\d+)\./mg;
+my @rules = map {
+	slurp_file("$top/src/backend/storage/$_") =~ /^([RCA]\d+)\./mg
+} qw(lazydrop/README buffer/README.lazydrop advisor/README);
 my %table =
-  slurp_file("$FindBin::RealBin/../README") =~ /^(R\d+) +((?:\d{3} ?)+)$/mg;
+  slurp_file("$FindBin::RealBin/../README") =~ /^([RCA]\d+) +((?:\d{3} ?)+)$/mg;
 is_same_set([ keys %table ], \@rules, 'each rule has its tests in the README');
 is($table{$_}, join(' ', sort @{ $cited{$_} // [] }), "tests that cite $_")
   foreach @rules;

@@ -3,7 +3,7 @@
 # A standby has replayed a copy of a database's files, and then a change or the removal of
 # the source, and crashes.  Replay must not start again at a point before the copy,
 # because the source is gone or has changed.  This also applies if another copy was made
-# before the primary's checkpoint after the first copy was complete.
+# before the primary's checkpoint after the first copy was complete (rule R17).
 #
 # See doc/upstream/moved-database.md.
 

@@ -3,7 +3,8 @@
 # lazydrop.scan_resistance: frequently used pages stay in shared_buffers while a table of
 # twice that size is read or written once, and then once more, by each access path.  The
 # pages that are left are counted with pg_buffercache.  With "off", an index scan leaves
-# nothing, as in stock, which shows that the test can fail.
+# nothing, as in stock, which shows that the test can fail.  (Rules C2, C3 and, in an index
+# scan of several rows a page, C6.)
 
 use strict;
 use warnings FATAL => 'all';

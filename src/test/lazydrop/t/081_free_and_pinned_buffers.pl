@@ -4,6 +4,7 @@
 # with a ring uses them, and a table that fits is read from disk once.  If all buffers are
 # pinned, the error is the same as in stock PostgreSQL, and nothing hangs.  The test also
 # checks the counters of lazydrop.cache_stats, and values that are not allowed.
+# (Rules C3 and C8, and others below.)
 
 use strict;
 use warnings FATAL => 'all';
@@ -139,7 +140,8 @@ cmp_ok($growth->{promotions}, '<', 1.5 * $hot_pages, 'few others are');
 is($growth->{bulk_loads}, 0, 'not more is asked of them than with "strict"');
 classes_add_up($node, 'after the scan');
 
-# "small" is smaller than a quarter of the pool, so the scan has no ring.
+# "small" is smaller than a quarter of the pool, so the scan has no ring.  Its pages are
+# evicted, and the ghost knows them (C5).
 $node->safe_psql('postgres', 'SELECT count(f) FROM small');
 is( cached($node, 'small'),
 	$node->safe_psql('postgres', "SELECT pg_relation_size('small') / $block"),
@@ -151,7 +153,7 @@ $node->safe_psql('postgres', 'SELECT count(f) FROM small');
 $growth = growth();
 cmp_ok($growth->{ghost_hits}, '>', 100, 'it is known when it comes back');
 
-# Pages of the hot table are not used any more; all pages of "other" and "middle" are.
+# Pages of the hot table are not used any more; all pages of "other" and "middle" are (C4).
 $node->safe_psql(
 	'postgres', q{
 	SELECT count(pg_prewarm('other', 'buffer')) + count(pg_prewarm('middle', 'buffer'))
@@ -171,7 +173,7 @@ cmp_ok(
 	'probation keeps its share');
 classes_add_up($node, 'after a change of what is hot');
 
-# Each page is used once for each of its rows, but not consecutively.
+# Each page is used once for each of its rows, but not consecutively (C6).
 $node->safe_psql(
 	'postgres', q{
 	CREATE INDEX big_near ON big ((id + r % 160));
@@ -185,6 +187,7 @@ $growth = growth();
 cmp_ok($growth->{resets}, '>', $big_pages / 2,
 	'pins in a burst are set back');
 
+# The setting "strict" (C7).
 reload_with($node, 'lazydrop.scan_resistance' => 'strict');
 warm($node);
 growth();

@@ -5,7 +5,7 @@
 # before and after a crash.  On a standby with the setting on, neither the writes of
 # replay nor a scan may evict a hot set, also after its promotion.  The background writer
 # must write dirty buffers before they are needed.  A pass of the lazy drop must remove
-# the buffers that it invalidates from their classes.
+# the buffers that it invalidates from their classes.  (Rules C1, C2, C9.)
 
 use strict;
 use warnings FATAL => 'all';

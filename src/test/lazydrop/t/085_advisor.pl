@@ -69,7 +69,7 @@ sub parts_found
 	return \%found;
 }
 
-# A session has handed over its samples and its statistics when it has ended.  The worker
+# A session has handed over its samples and its statistics when it has ended (A2).  The worker
 # sums them up once a second, so it has certainly seen them after two seconds.
 sub wait_for_sums
 {
@@ -161,7 +161,7 @@ like(
 	"and with a gain of $_") foreach (0, -1);
 
 # A scan with a ring finds some of the pages that were read last, until their buffers are
-# needed for other pages.  The table is larger than a quarter of twice the pool, and
+# needed for other pages (A6).  The table is larger than a quarter of twice the pool, and
 # smaller than a quarter of three times the pool.
 $found = parts_found(q{SELECT count(f) FROM scan;}, $scan_pages);
 cmp_ok($found->{$_}, '<', 0.3,
@@ -170,7 +170,7 @@ cmp_ok($found->{$_}, '<', 0.3,
 cmp_ok($found->{$_}, '>', 0.97, "and all by one without, with $_ of it")
   foreach (3, 4);
 
-# Test the other replacement policy.
+# Test the other replacement policy (A5).
 reload_with($node, 'lazydrop.scan_resistance' => 'on');
 is(advice($node)->{policy}, 'two classes', 'it follows the policy');
 $found = parts_found($loop, $loop_pages);
@@ -181,7 +181,7 @@ cmp_ok($found->{0.25}, '<', 0.1, 'and nothing of it is found with a quarter');
 
 # Frequently used pages stay in the pool while many others are read.  The clock sweep
 # keeps both parts in shared_buffers, where its hand makes fewer than five rounds
-# meanwhile, but not in a pool of half that size.
+# meanwhile, but not in a pool of half that size.  The three rows of a page are one use (A7).
 my ($hot, $cold) = map { int($_ * $buffers) } (0.2, 2);
 my $hot_and_cold = qq{
 	SET enable_seqscan = off; SET enable_bitmapscan = off;
@@ -216,7 +216,7 @@ cmp_ok($found->{$_}, '>', 0.97,
   foreach (3, 4);
 
 # Buffers that a drop has freed do not make a small pool look as if it had not been full
-# yet.  Pages that did not fit into it count as misses.
+# yet (A10).  Pages that did not fit into it count as misses.
 $found = parts_found(
 	qq{CREATE TABLE dropped (f text);
 	   INSERT INTO dropped SELECT repeat('x', 1900) FROM generate_series(1, 1200);
@@ -236,7 +236,7 @@ cmp_ok(
 	'hardly a sample was lost');
 
 # The worker is stopped: no process waits for it, and samples that do not fit into the
-# queue are counted.
+# queue are counted (A3).
 my $pid = stop_process(worker($node));
 $node->safe_psql('postgres', $loop x 30);
 cmp_ok(advice($node)->{samples_dropped}, '>', 0,
@@ -250,7 +250,8 @@ $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 wait_for_advice($node, "s->>'worker_pid' <> '$pid'");
 isnt(worker($node), 'none', 'a worker that was ended is started again');
 
-# The worker fails repeatedly, immediately after its start.  There is never more than one.
+# The worker fails repeatedly, immediately after its start.  There is never more than one
+# (A4).
 if (($ENV{enable_injection_points} // '') eq 'yes')
 {
 	reload_with($node, 'log_min_messages' => 'debug1');
@@ -290,7 +291,7 @@ is(advice($node)->{samples_dropped},
 reload_with($node, 'lazydrop.advisor' => 'on');
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 
-# Counters that are reset to zero do not count as a negative difference.
+# Counters that are reset to zero do not count as a negative difference (A8).
 $node->safe_psql('postgres', $loop);
 wait_for_sums();
 my $before = advice($node);
@@ -306,6 +307,34 @@ $node->restart;
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 wait_for_sums();
 cmp_ok(advice($node)->{reads}, '<', $loop_pages, 'which a restart forgets');
+
+# Pages that the advisor has not seen before (A9).  A miss of the server counts as one of a
+# larger pool, too, but only once.  A hit of the server is not a miss of a larger pool.
+sub larger_pool
+{
+	my ($statements) = @_;
+	my $before = advice($node)->{sizes}[-1];
+	$node->safe_psql('postgres', $statements);
+	wait_for_sums();
+	my $after = advice($node)->{sizes}[-1];
+	return map { $after->{$_} - $before->{$_} } qw(reads cold_reads);
+}
+my ($reads, $cold_reads) = larger_pool($loop);
+cmp_ok($reads, '>', 0.9 * $loop_pages, 'a larger pool would be cold as well');
+cmp_ok($cold_reads, '>', 0.9 * $loop_pages, 'which is said');
+($reads, $cold_reads) = larger_pool($loop);
+cmp_ok($cold_reads, '<', 0.1 * $loop_pages, 'for the first time only');
+my $few = 'SET enable_seqscan = off; SELECT count(f) FROM hot WHERE id > 0;';
+$node->safe_psql('postgres', $few x 3);
+reload_with($node, 'lazydrop.advisor' => 'off');
+$node->poll_query_until('postgres',
+	q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'lazy drop advisor'}
+) or die 'the worker does not end';
+reload_with($node, 'lazydrop.advisor' => 'on');
+wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
+($reads, $cold_reads) = larger_pool($few);
+cmp_ok($reads, '<', 0.1 * $few_pages,
+	'what the server has is no miss of a larger pool');
 
 # The worker is killed: the server restarts, as after any crash.
 reload_with($node, 'restart_after_crash' => 'on');
@@ -352,8 +381,8 @@ wait_for_advice($standby,
 ok(defined advice($standby)->{sizes}[3]{hit_ratio}, 'a standby has advice');
 
 # When replay has fallen behind, it finds most pages without a lookup, because it has
-# prefetched them, and it replaces other pages without reading them.  The updated table
-# has more pages than half of shared_buffers.
+# prefetched them, and it replaces other pages without reading them (A1).  The updated
+# table has more pages than half of shared_buffers.
 sub replay_updates
 {
 	my ($times, $before_each) = @_;

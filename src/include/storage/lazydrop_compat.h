@@ -7,9 +7,9 @@
  * whole functions about a feature that a major version lacks
  * (LAZYDROP_HAVE_AIO).
  *
- * If another major version lacks a definition, it is made here as in 18.  If the
- * definition differs, there is a name with our prefix for all versions, because
- * PostgreSQL's own files include this header, too.
+ * If another major version lacks a definition, it is made here as in 18.  If
+ * the definition differs, there is a name with our prefix for all versions,
+ * because PostgreSQL's own files include this header, too.
  *
  * Portions Copyright (c) 2026, LazyDrop developers
  * Portions Copyright (c) 1996-2025, PostgreSQL Global Development Group
@@ -145,8 +145,8 @@ LazyDropRelPathPerm(RelFileLocator locator, ForkNumber forknum)
  */
 
 /*
- * Type of a buffer header's state.  A smaller type would silently lose the upper
- * half.
+ * Type of a buffer header's state.  A smaller type would silently lose the
+ * upper half.
  */
 #if PG_VERSION_NUM < 190000
 typedef uint32 LazyDropBufState;

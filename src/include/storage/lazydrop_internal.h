@@ -83,8 +83,8 @@ typedef enum LazyDropNames
  * invalidated, its files are removed, no process is in a step, and it does not
  * wait for other processes.
  *
- * Protected by LazyDropShared->lock.  Only lazydrop_set.c changes an entry, with
- * the lock in exclusive mode, except where noted.
+ * Protected by LazyDropShared->lock.  Only lazydrop_set.c changes an entry,
+ * with the lock in exclusive mode, except where noted.
  */
 typedef struct LazyDropEntry
 {
@@ -367,8 +367,8 @@ typedef struct LazyDropFilter
 #define LAZYDROP_MAX_FAILURES	10
 
 /*
- * Called between two steps of a removal, without locks, with the number of bytes
- * that the last step has freed.  Returns false to stop.
+ * Called between two steps of a removal, without locks, with the number of
+ * bytes that the last step has freed.  Returns false to stop.
  */
 typedef bool (*LazyDropPause) (uint64 bytes);
 
@@ -379,14 +379,15 @@ typedef struct LazyDropPath
 } LazyDropPath;
 
 /*
- * Number of directories for hidden files in a tablespace, and name of the second
- * one, which no database can have (lazydrop_paths.c).
+ * Number of directories for hidden files in a tablespace, and name of the
+ * second one, which no database can have (lazydrop_paths.c).
  */
 #define LAZYDROP_HIDDEN_DIRECTORIES	2
 #define LAZYDROP_NO_DATABASE	"0"
 
 /*
- * Functions, by file.  Each file calls only functions of files listed before it.
+ * Functions, by file.  Each file calls only functions of files listed before
+ * it.
  */
 
 /* lazydrop_common.c */

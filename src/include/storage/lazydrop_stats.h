@@ -3,9 +3,10 @@
  * lazydrop_stats.h
  *	  Statistics of the lazy drop, and its interface to contrib/pg_lazydrop.
  *
- * The extension is a module that must be loadable into a stock server as well, to
- * say there that it is of no use.  So it links to none of our symbols, but asks for
- * the rendezvous variable LAZYDROP_RENDEZVOUS, which points to a LazyDropRoutines.
+ * The extension is a module that must be loadable into a stock server as well,
+ * to say there that it is of no use.  So it links to none of our symbols, but
+ * asks for the rendezvous variable LAZYDROP_RENDEZVOUS, which points to a
+ * LazyDropRoutines.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -79,8 +80,8 @@ typedef struct LazyDropStats
 } LazyDropStats;
 
 /*
- * Contents of lazydrop.cache_stats and pg_stat_lazydrop_cache: state and counters
- * of the buffer cache's policy (see lazydrop_cache.h).
+ * Contents of lazydrop.cache_stats and pg_stat_lazydrop_cache: state and
+ * counters of the buffer cache's policy (see lazydrop_cache.h).
  */
 typedef struct LazyDropCacheStats
 {

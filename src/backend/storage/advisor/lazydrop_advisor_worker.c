@@ -83,9 +83,9 @@ static int	next_loader;
 
 /*
  * Start the worker, if it should run and there is none.  The lazy drop worker
- * calls this whenever it wakes up.  Returns how long it may sleep before it calls
- * this again, in milliseconds: "timeout_ms" (-1 means no limit), or less if there
- * was no room for a worker, or it is not yet known whether it runs.
+ * calls this whenever it wakes up.  Returns how long it may sleep before it
+ * calls this again, in milliseconds: "timeout_ms" (-1 means no limit), or less
+ * if there was no room for a worker, or it is not yet known whether it runs.
  *
  * The postmaster does not restart the worker.  A worker that waits for that
  * looks like an ended one, so each error would add another worker.

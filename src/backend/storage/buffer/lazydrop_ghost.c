@@ -3,8 +3,8 @@
  * lazydrop_ghost.c
  *	  What was evicted a short while ago (rule C5 of README.lazydrop).
  *
- * A lossy table of fingerprints: it may forget a page, and take one for another.
- * It has no lock.
+ * A lossy table of fingerprints: it may forget a page, and take one for
+ * another.  It has no lock.
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -21,8 +21,8 @@
 #include "storage/shmem.h"
 
 /*
- * An array of sets, each as large as a cache line: fingerprints of what was evicted
- * last, used in turn, and how many have been put there.
+ * An array of sets, each as large as a cache line: fingerprints of what was
+ * evicted last, used in turn, and how many have been put there.
  */
 #define GHOST_WAYS			15
 
@@ -33,8 +33,8 @@ typedef struct GhostSet
 } GhostSet;
 
 /*
- * A fingerprint is a hash of the tag, but for its lowest bits, which tell what the
- * page was when it was evicted.
+ * A fingerprint is a hash of the tag, but for its lowest bits, which tell what
+ * the page was when it was evicted.
  */
 #define PRINT_KIND_MASK		7
 #define PRINT_KIND(print)	((print) & PRINT_KIND_MASK)
@@ -88,8 +88,9 @@ GhostSetOf(uint32 hash)
 }
 
 /*
- * The fingerprint of a page, with no kind.  It is another hash than that of the buffer
- * table, of which a large pool's sets leave few bits to tell pages apart.
+ * The fingerprint of a page, with no kind.  It is another hash than that of
+ * the buffer table, of which a large pool's sets leave few bits to tell pages
+ * apart.
  */
 static inline uint32
 Fingerprint(const BufferTag *tag)
@@ -103,8 +104,9 @@ Fingerprint(const BufferTag *tag)
 
 /*
  * Remember a page that is evicted, by its tag and the hash of that; kind is
- * LAZYDROP_GHOST_NORMAL, or LAZYDROP_GHOST_BULK and the touches added.  Two processes
- * that come to a set at the same time may lose one of their fingerprints.
+ * LAZYDROP_GHOST_NORMAL, or LAZYDROP_GHOST_BULK and the touches added.  Two
+ * processes that come to a set at the same time may lose one of their
+ * fingerprints.
  */
 void
 LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind)
@@ -118,8 +120,8 @@ LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind)
 }
 
 /*
- * Tell what a page was when it was evicted, and forget it, or 0 if it is not known.
- * How many were evicted after it is estimated by those of its set.
+ * Tell what a page was when it was evicted, and forget it, or 0 if it is not
+ * known.  How many were evicted after it is estimated by those of its set.
  */
 uint32
 LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk)

@@ -112,8 +112,8 @@ LazyDropDatabaseIsPending(Oid dboid)
 }
 
 /*
- * Return whether an entry matches.  Sets "can_own" if a pass can become the owner
- * of a matching entry (LazyDropCanOwn).
+ * Return whether an entry matches.  Sets "can_own" if a pass can become the
+ * owner of a matching entry (LazyDropCanOwn).
  */
 bool
 LazyDropFindPending(LazyDropMatch matches, const void *arg,
@@ -158,9 +158,9 @@ LazyDropAskForDrain(void)
 }
 
 /*
- * Return whether a drop with a serial number up to "last_serial" is pending.  If
- * an identity has been buried again, its first serial number counts.  The list
- * is sorted by it.
+ * Return whether a drop with a serial number up to "last_serial" is pending.
+ * If an identity has been buried again, its first serial number counts.  The
+ * list is sorted by it.
  */
 bool
 LazyDropPendingUpTo(uint64 last_serial)
@@ -426,8 +426,8 @@ LazyDropFindOldestJob(const LazyDropFilter *filter, LazyDropJob *job)
 }
 
 /*
- * Find the entry of a relation whose files a process that must not wait may hide
- * or remove.  Returns false if there is none.
+ * Find the entry of a relation whose files a process that must not wait may
+ * hide or remove.  Returns false if there is none.
  */
 bool
 LazyDropFindJob(const RelFileLocator *locator, LazyDropJob *job)
@@ -467,9 +467,9 @@ LazyDropLookAgain(LazyDropJob *job, bool *hiding)
 }
 
 /*
- * Return whether entries have files that meet the conditions of a filter, or may
- * do so later: the dropper has not released them, another process is renaming
- * them and may fail, or their removal will be tried again.
+ * Return whether entries have files that meet the conditions of a filter, or
+ * may do so later: the dropper has not released them, another process is
+ * renaming them and may fail, or their removal will be tried again.
  *
  * If files are to be hidden, a dropper that has exited, such as the startup
  * process at a shutdown, is not waited for (rule R8).

@@ -50,8 +50,8 @@ LazyDropLeavesToWorker(const char *dir, const char *name)
 }
 
 /*
- * Count the leftovers in a directory for hidden files.  With "all", the directory
- * is a leftover itself, and all files in it are counted.
+ * Count the leftovers in a directory for hidden files.  With "all", the
+ * directory is a leftover itself, and all files in it are counted.
  */
 static void
 CountLeftovers(const char *path, bool all, int *nfiles, uint64 *bytes)

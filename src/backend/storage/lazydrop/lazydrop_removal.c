@@ -43,11 +43,11 @@
 int			lazydrop_removal_rate = 0;
 
 /*
- * A file is shrunk in steps of this many bytes, which is a multiple of any block
- * size (rule R14).  Other processes wait for the file system's journal during a
- * step, so commits would wait longer if steps were larger.  If they were
- * smaller, the removal would take longer, because each step has a cost of its
- * own.
+ * A file is shrunk in steps of this many bytes, which is a multiple of any
+ * block size (rule R14).  Other processes wait for the file system's journal
+ * during a step, so commits would wait longer if steps were larger.  If they
+ * were smaller, the removal would take longer, because each step has a cost of
+ * its own.
  */
 #define STEP_BYTES				((uint64) 4 * 1024 * 1024)
 

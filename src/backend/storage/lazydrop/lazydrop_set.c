@@ -181,8 +181,8 @@ SetHidden(LazyDropEntry *entry, int nhidden)
 }
 
 /*
- * Add an entry.  If the identity is buried already, bury it again.  Returns NULL
- * if the set is full.
+ * Add an entry.  If the identity is buried already, bury it again.  Returns
+ * NULL if the set is full.
  */
 static LazyDropEntry *
 AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
@@ -369,9 +369,9 @@ LazyDropAddLeftovers(Oid spcoid, int nfiles, uint64 bytes)
 
 /*
  * Note that this process, which has dropped these entries, has forgotten their
- * sync requests (rule R2).  Processes that must not wait may hide or remove the
- * files now.  Others may do so after LazyDropReadsDone or, with a barrier, after
- * LazyDropAdvanceWaiting.
+ * sync requests (rule R2).  Processes that must not wait may hide or remove
+ * the files now.  Others may do so after LazyDropReadsDone or, with a barrier,
+ * after LazyDropAdvanceWaiting.
  */
 void
 LazyDropRequestsForgotten(const RelFileLocator *locators, int n,
@@ -485,8 +485,8 @@ LazyDropAdvanceWaiting(void)
  * that is aborted after all.  This happens only when COMMIT PREPARED or DROP
  * DATABASE runs out of memory.
  *
- * If there may still be sync requests, the files stay, those of a database until
- * it is dropped again.  But no process may wait for this one any longer.
+ * If there may still be sync requests, the files stay, those of a database
+ * until it is dropped again.  But no process may wait for this one any longer.
  */
 void
 LazyDropGiveUpFiles(void)
@@ -612,8 +612,9 @@ LazyDropDisown(uint32 owner)
 }
 
 /*
- * Note that a buffer of an entry is pinned.  The caller owns the entry, and holds
- * the lock in shared mode, which is enough because only the owner does this.
+ * Note that a buffer of an entry is pinned.  The caller owns the entry, and
+ * holds the lock in shared mode, which is enough because only the owner does
+ * this.
  */
 void
 LazyDropMarkPinned(LazyDropEntry *entry)
@@ -628,8 +629,8 @@ LazyDropMarkPinned(LazyDropEntry *entry)
  * again or have a pinned buffer need another pass.  All other entries that the
  * pass still owns have no buffers now; those without files are deleted.
  *
- * Returns whether there were such entries.  Sets the numbers of relations and of
- * databases for which this is the first pass.
+ * Returns whether there were such entries.  Sets the numbers of relations and
+ * of databases for which this is the first pass.
  */
 bool
 LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases)
@@ -708,7 +709,8 @@ MayTouchFiles(const LazyDropJob *job)
  * Begin a step of a removal.  Until LazyDropEndStep, which must be called even
  * after an error, the entry is not deleted, so the name is not reused.
  *
- * Returns false if the job is out of date.  Then the caller looks for jobs again.
+ * Returns false if the job is out of date.  Then the caller looks for jobs
+ * again.
  */
 bool
 LazyDropBeginStep(const LazyDropJob *job)
@@ -809,8 +811,8 @@ LazyDropBeginHiding(const LazyDropJob *job)
 }
 
 /*
- * Finish renaming the files of an entry.  "nhidden" is the number of names that have been used.  If "all" is
- * set, no file has its own name any more.
+ * Finish renaming the files of an entry.  "nhidden" is the number of names
+ * that have been used.  If "all" is set, no file has its own name any more.
  */
 void
 LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)

@@ -51,9 +51,9 @@ StaticAssertDecl(lengthof(counter_names) == LAZYDROP_NUM_COUNTERS,
 				 "counter_names must have the counters of LazyDropCounter");
 
 /*
- * Return the statistics.  The pending drops, the passes and the time of the last
- * reset are consistent, because they change only with the lock held.  Other
- * counters may change meanwhile.  The caller holds no LWLock.
+ * Return the statistics.  The pending drops, the passes and the time of the
+ * last reset are consistent, because they change only with the lock held.
+ * Other counters may change meanwhile.  The caller holds no LWLock.
  */
 void
 LazyDropGetStats(LazyDropStats *stats)

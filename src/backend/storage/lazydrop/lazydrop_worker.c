@@ -72,11 +72,10 @@ int			lazydrop_pass_delay = 1000;
 /* time of the next pass for entries with a pinned buffer (LazyDropNow) */
 static int64 retry_at = 0;
 
-/* time at which to stop removing files, and look whether a pass is due */
-static int64 stop_removal_at = 0;
+/* time at which to look, during a removal, whether a pass is due */
+static int64 next_look_at = 0;
 
-/* time of the next step of a removal, and tablespace of the last one */
-static int64 next_step_at = 0;
+/* the tablespace in which files are being removed */
 static Oid	removing_spcoid = InvalidOid;
 
 /*
@@ -109,31 +108,22 @@ WorkerExit(int code, Datum arg)
 	pg_atomic_write_u32(&LazyDropCtl->worker, (uint32) INVALID_PROC_NUMBER);
 }
 
-/* files that can be removed now */
-static const LazyDropFilter removable = {.least = LAZYDROP_FILES_READY};
-
 /*
- * Find out what there is to do.  Returns the number of milliseconds until this
- * may change without a wakeup, or -1 if nothing is pending.
+ * Find out whether a pass is due.  Returns the number of milliseconds until that
+ * may change, or files may have to be removed, without a wakeup, or -1 if nothing
+ * is pending.
  */
 static long
-LookForWork(bool *buffers, bool *files)
+LookForPass(bool *due)
 {
 	long		timeout = LAZYDROP_RETRY_MS;
-	LazyDropJob job;
 
-	*buffers = *files = false;
+	*due = false;
 	if (LazyDropNothingPending())
 		return -1;
 	if (LazyDropAdvanceWaiting())
 		timeout = POLL_MS;
-
-	/*
-	 * Look at files last.  A relation may seem to need a pass because its
-	 * files have just been released.  They must be removed before that pass.
-	 */
-	*buffers = LazyDropFindBuffers(lazydrop_pass_delay, retry_at, &timeout);
-	*files = LazyDropFindJobs(&removable, &job, 1) > 0;
+	*due = LazyDropFindBuffers(lazydrop_pass_delay, retry_at, &timeout);
 	return timeout;
 }
 
@@ -173,34 +163,26 @@ MakePass(void)
 }
 
 /*
- * Wait until the removal may go on, by lazydrop.removal_rate.  Returns false to
- * stop, because a pass may be due, or settings have changed.
+ * Show that files are being removed, and look for a pass only after some time.
  */
-static bool
-WaitForRate(void)
+static void
+BeginRemoving(void)
 {
-	for (;;)
-	{
-		int64		now = LazyDropNow();
-
-		ResetLatch(MyLatch);
-		if (ProcessWorkerInterrupts() || now >= stop_removal_at)
-			return false;
-		if (now >= next_step_at || lazydrop_removal_rate == 0)
-			return true;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 (Min(next_step_at, stop_removal_at) - now) / 1000000 + 1,
-						 LazyDropCtl->wait_event_throttle);
-	}
+	pgstat_report_activity(STATE_RUNNING,
+						   "removing files of dropped relations");
+	next_look_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
 }
 
 /*
- * Called between two steps of a removal.
+ * Called between two steps of a removal.  Enforces lazydrop.removal_rate, and
+ * makes a pass if one is due and the removal has taken long.  The removal is not
+ * interrupted for that: it would try again each time to remove files that cannot
+ * be removed.  Returns false to stop it because settings have changed.
  */
 static bool
 WorkerPause(uint64 bytes)
 {
+	static int64 next_step_at = 0;
 	int64		now = LazyDropNow();
 
 	Assert(am_lazydrop_worker);
@@ -212,26 +194,52 @@ WorkerPause(uint64 bytes)
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
 	else
 		next_step_at = now;
-	return WaitForRate();
+
+	for (;;)
+	{
+		ResetLatch(MyLatch);
+		if (ProcessWorkerInterrupts())
+			return false;
+		if (now >= next_look_at)
+		{
+			bool		due;
+			long		timeout = LookForPass(&due);
+
+			if (due)
+				MakePass();
+			(void) LazyDropAdvisorStartWorker(timeout);
+			BeginRemoving();
+		}
+		now = LazyDropNow();
+		if (now >= next_step_at)
+			return true;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 (Min(next_step_at, next_look_at) - now) / 1000000 + 1,
+						 LazyDropCtl->wait_event_throttle);
+		now = LazyDropNow();
+	}
 }
 
 /*
- * Remove the files of all entries that are ready, for a limited time.
+ * Remove the files of all entries that are ready.  Returns whether there were
+ * any.
  *
  * With lazydrop.removal_rate, first hide them.  A backup that copies a slowly
  * shrinking file would report an error, but a missing file is no error, as in
  * stock (rule R14).
  */
-static void
+static bool
 RemoveFiles(void)
 {
+	LazyDropFilter filter = {.least = LAZYDROP_FILES_READY};
 	LazyDropJob job;
 
-	pgstat_report_activity(STATE_RUNNING,
-						   "removing files of dropped relations");
+	if (LazyDropFindJobs(&filter, &job, 1) == 0)
+		return false;
+	BeginRemoving();
 	LAZYDROP_INJECTION_POINT("lazydrop-removal");
-	stop_removal_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
-	while (WaitForRate() && LazyDropFindJobs(&removable, &job, 1) > 0)
+	while (LazyDropFindJobs(&filter, &job, 1) > 0)
 	{
 		removing_spcoid = job.locator.spcOid;
 		if (lazydrop_removal_rate > 0 && !job.hidden && LazyDropHideFiles(&job))
@@ -239,6 +247,7 @@ RemoveFiles(void)
 		LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");
+	return true;
 }
 
 /*
@@ -265,8 +274,8 @@ LazyDropWorkerMain(Datum arg)
 
 	for (;;)
 	{
-		bool		buffers;
-		bool		files;
+		bool		due;
+		bool		removed;
 		long		timeout;
 		long		sleep;
 
@@ -277,14 +286,17 @@ LazyDropWorkerMain(Datum arg)
 		if (!leftovers_found)
 			leftovers_found = LazyDropFindLeftovers();
 
-		/* Files first, so that entries with small files need only one pass. */
-		timeout = LookForWork(&buffers, &files);
-		if (files)
-			RemoveFiles();
-		if (buffers)
+		/*
+		 * Remove files before the pass, so that entries with small files need
+		 * only one.  Look for both in the opposite order: an entry may seem
+		 * to need a pass because its files have just been released.
+		 */
+		timeout = LookForPass(&due);
+		removed = RemoveFiles();
+		if (due)
 			MakePass();
 		sleep = LazyDropAdvisorStartWorker(timeout);
-		if (files || buffers)
+		if (removed || due)
 			continue;
 
 		pgstat_report_activity(STATE_IDLE,

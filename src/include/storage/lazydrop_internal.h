@@ -160,7 +160,10 @@ typedef struct LazyDropEntry
 	LazyDropNames names;
 	int			nhidden;
 
-	/* Have processes failed to rename some (LazyDropRetryHiding)? */
+	/*
+	 * Has a process tried in vain to rename and to remove all files, since
+	 * LazyDropRetryHiding?
+	 */
 	bool		hide_failed;
 
 	/* Number of processes that are in a system call on a file (rule R5). */
@@ -338,7 +341,7 @@ typedef struct LazyDropFilter
 
 	/*
 	 * If set, search only for files to be hidden: those with their own names,
-	 * unless an attempt has failed.  Also those whose removal has failed and
+	 * unless hide_failed is set.  Also those whose removal has failed and
 	 * will be tried again later.
 	 */
 	bool		to_hide;
@@ -420,6 +423,7 @@ extern bool LazyDropBeginStep(const LazyDropJob *job);
 extern void LazyDropEndStep(const LazyDropJob *job, int nfiles, uint64 bytes,
 							bool done);
 extern uint64 LazyDropRetryHiding(void);
+extern void LazyDropHidingFailed(const LazyDropJob *job);
 extern bool LazyDropBeginHiding(const LazyDropJob *job);
 extern void LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all);
 extern void LazyDropTryLater(const LazyDropJob *job, int64 delay_ns);
@@ -483,7 +487,7 @@ extern bool LazyDropMayTruncate(const LazyDropJob *job, const struct stat *st);
 extern bool LazyDropRemoveFile(const LazyDropJob *job, const char *path, uint64 size,
 							   bool keep, LazyDropPause pause, bool *failed);
 extern void LazyDropRemoveDatabaseDirectory(Oid spcoid, Oid dboid);
-extern void LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
+extern bool LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause);
 
 /* lazydrop_space.c */
 extern PGDLLIMPORT int lazydrop_min_free_space;

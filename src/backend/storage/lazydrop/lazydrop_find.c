@@ -332,14 +332,23 @@ SetJob(LazyDropJob *job, LazyDropEntry *entry)
 }
 
 /*
- * Return whether an entry meets the conditions of a filter.
+ * Return whether an entry, and all that follow it in its list, are newer than a
+ * filter requires.
+ */
+static bool
+IsTooNew(const LazyDropFilter *filter, const LazyDropEntry *entry)
+{
+	return filter->last_serial != 0 && entry->serial > filter->last_serial;
+}
+
+/*
+ * Return whether any other entry meets the conditions of a filter.
  */
 static bool
 MeetsFilter(const LazyDropFilter *filter, const LazyDropEntry *entry)
 {
 	return entry->files >= filter->least &&
 		entry->serial >= filter->first_serial &&
-		(filter->last_serial == 0 || entry->serial <= filter->last_serial) &&
 		!(filter->to_hide && entry->hide_failed &&
 		  entry->names != LAZYDROP_NAMES_CHANGING) &&
 		(filter->matches == NULL || filter->matches(&entry->locator, filter->arg));
@@ -378,6 +387,8 @@ LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs, int njobs)
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
 												   iter.cur);
 
+			if (IsTooNew(filter, entry))
+				break;
 			if (!IsReady(filter, entry, now))
 				continue;
 			SetJob(&jobs[found], entry);
@@ -400,7 +411,7 @@ LazyDropFindOldestJob(const LazyDropFilter *filter, LazyDropJob *job)
 	int64		now = LazyDropNow();
 	dlist_iter	iter;
 
-	Assert(!filter->to_hide);
+	Assert(!filter->to_hide && filter->last_serial == 0);
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
 	for (int i = 0; i < lengthof(lists); i++)
 	{
@@ -491,6 +502,8 @@ LazyDropFilesAreLeft(const LazyDropFilter *filter)
 			LazyDropEntry *entry = dlist_container(LazyDropEntry, files_node,
 												   iter.cur);
 
+			if (IsTooNew(filter, entry))
+				break;
 			if (filter->to_hide && entry->files == LAZYDROP_FILES_BURIED &&
 				GetPGProcByNumber(entry->dropper)->pid == 0)
 				continue;

@@ -196,57 +196,55 @@ LazyDropHideFiles(const LazyDropJob *job)
 
 /*
  * Hide the files of an entry, or remove them if that is not possible, which is
- * counted, and reported once a minute.  Returns false if another process is
- * hiding them, in which case the caller tries again later.  The caller wakes
- * the worker after the last entry.
+ * counted, and reported once a minute.  Returns true if none has its own name
+ * any more, or else if all that could be renamed or removed has been.  Returns
+ * false if another process is working on them, in which case the caller tries
+ * again later.  The caller wakes the worker after the last entry.
  */
 bool
 LazyDropHideOrRemove(LazyDropJob *job, LazyDropPause pause)
 {
 	static int64 complained_ns = 0;
 	bool		hiding;
-	int			save_errno;
+	int			save_errno = 0;
+	int64		now;
 
-	if (LazyDropHideFiles(job))
-		return true;
-	save_errno = errno;
-
-	/* Some may be hidden by now, or all of them by another process. */
-	if (!LazyDropLookAgain(job, &hiding))
-		return true;
-	if (hiding)
-		return false;
-
-	/* If another process has just hidden some, try to hide the others. */
-	if (save_errno == 0)
+	/* If other processes have hidden some meanwhile, try to hide the rest. */
+	while (save_errno == 0)
 	{
 		if (LazyDropHideFiles(job))
 			return true;
 		save_errno = errno;
-	}
-	if (save_errno != 0)
-	{
-		int64		now = LazyDropNow();
 
-		LazyDropCount(LAZYDROP_HIDE_FAILURES, 1);
-		if (complained_ns == 0 || now - complained_ns > COMPLAINT_NS)
-		{
-			complained_ns = now;
-			errno = save_errno;
-			ereport(WARNING,
-					(errcode_for_file_access(),
-					 errmsg("could not rename files of dropped relations in tablespace %u: %m",
-							job->locator.spcOid),
-					 errdetail("They are removed at once, which may take long.")));
-		}
+		/* Some may be hidden by now, or all of them by another process. */
+		if (!LazyDropLookAgain(job, &hiding))
+			return true;
+		if (hiding)
+			return false;
 	}
-	LazyDropRemoveFiles(job, pause);
+
+	LazyDropCount(LAZYDROP_HIDE_FAILURES, 1);
+	now = LazyDropNow();
+	if (complained_ns == 0 || now - complained_ns > COMPLAINT_NS)
+	{
+		complained_ns = now;
+		errno = save_errno;
+		ereport(WARNING,
+				(errcode_for_file_access(),
+				 errmsg("could not rename files of dropped relations in tablespace %u: %m",
+						job->locator.spcOid),
+				 errdetail("They are removed at once, which may take long.")));
+	}
+	if (!LazyDropRemoveFiles(job, pause))
+		return false;
+	LazyDropHidingFailed(job);
 	return true;
 }
 
 /*
  * Hide the files of all entries that match and are present now, or remove them
- * if that is not possible.  Each entry is tried once.  "matches" may be NULL.
+ * if that is not possible.  Files for which neither is possible are tried once
+ * (hide_failed).  "matches" may be NULL.
  *
  * Waits for droppers that have not released their files yet, and for other
  * processes that are renaming files, with this wait event.  "pause" is called

@@ -91,9 +91,15 @@ CountLeftovers(const char *path, bool all, int *nfiles, uint64 *bytes)
 bool
 LazyDropFindLeftoversIn(Oid spcoid)
 {
+	RelFileLocator locator = {spcoid, InvalidOid, InvalidRelFileNumber};
+	LazyDropJob job;
 	int			nfiles = 0;
 	uint64		bytes = 0;
 	bool		added;
+
+	/* There may be an entry, if other tablespaces had no room for theirs. */
+	if (LazyDropFindJob(&locator, &job))
+		return true;
 
 	for (int i = 0; i < LAZYDROP_HIDDEN_DIRECTORIES; i++)
 	{

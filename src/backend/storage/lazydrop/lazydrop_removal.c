@@ -399,12 +399,15 @@ EndRemoval(const LazyDropJob *job)
  * yet.  Delete the entry if nothing else is left to do for it.  "pause", if
  * not NULL, is called between steps.
  *
+ * Returns false if the removal has been stopped: by "pause", or because the job
+ * is out of date, or because another process is renaming the files.
+ *
  * The caller does not hold the set's lock.  No errors are raised, except by
  * "pause" and, for a directory, if memory runs out.  After an error, others
  * can continue with the entry.  If a file cannot be removed, this is reported
  * and tried again later, and does not keep the entry forever (rule R14).
  */
-void
+bool
 LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 {
 	bool		is_relation = RelFileNumberIsValid(job->locator.relNumber);
@@ -434,7 +437,7 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 		go_on = RemoveHidden(job, path.str, pause, &failed);
 	}
 	if (!go_on)
-		return;
+		return false;
 
 	/* The second directory was created only for hidden files. */
 	if (job->hidden)
@@ -450,4 +453,5 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 		LazyDropTryLater(job, LAZYDROP_RETRY_MS * INT64CONST(1000000));
 	else
 		EndRemoval(job);
+	return true;
 }

@@ -785,6 +785,19 @@ LazyDropRetryHiding(void)
 }
 
 /*
+ * Note that this process has tried in vain to rename and to remove all files of
+ * an entry.
+ */
+void
+LazyDropHidingFailed(const LazyDropJob *job)
+{
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	if (job->entry->serial == job->serial)
+		job->entry->hide_failed = true;
+	LWLockRelease(&LazyDropCtl->lock);
+}
+
+/*
  * Begin to rename the files of an entry.  Until LazyDropEndHiding, no step can
  * begin, and the entry is not deleted.  The caller must not raise an error, and
  * holds off interrupts.
@@ -829,12 +842,10 @@ LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 	/* empty files have been created or unlinked */
 	entry->measured = false;
 	/* unless it has been buried once more */
-	if (entry->serial == job->serial)
+	if (all && entry->serial == job->serial)
 	{
-		entry->hide_failed = !all;
-		if (all)
-			SetHidden(entry, nhidden);
-		if (all && nhidden == 0)
+		SetHidden(entry, nhidden);
+		if (nhidden == 0)
 			SetFiles(entry, LAZYDROP_FILES_NONE);
 	}
 	(void) DeleteIfDone(entry);

@@ -252,7 +252,7 @@ LazyDropFreeSpace(int error, int temp_fd)
 			if (temp_fd >= 0 && !IsOnDevice(&job, st.st_dev))
 				continue;
 			if (RelFileNumberIsValid(job.locator.relNumber))
-				LazyDropRemoveFiles(&job, FreeSpacePause);
+				(void) LazyDropRemoveFiles(&job, FreeSpacePause);
 			else
 				FreeDirectories(&job);
 		}

@@ -188,8 +188,7 @@ WorkerPause(uint64 bytes)
 	Assert(am_lazydrop_worker);
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
 
-	/* Do not slow down where space is short (rule R15). */
-	if (lazydrop_removal_rate > 0 && !LazyDropSpaceIsShort(removing_spcoid))
+	if (lazydrop_removal_rate > 0)
 		next_step_at = Max(next_step_at, now) +
 			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
 	else
@@ -211,6 +210,9 @@ WorkerPause(uint64 bytes)
 			BeginRemoving();
 		}
 		now = LazyDropNow();
+		/* Do not slow down where space is short (rule R15). */
+		if (now < next_step_at && LazyDropSpaceIsShort(removing_spcoid))
+			next_step_at = now;
 		if (now >= next_step_at)
 			return true;
 		(void) WaitLatch(MyLatch,
@@ -244,7 +246,7 @@ RemoveFiles(void)
 		removing_spcoid = job.locator.spcOid;
 		if (lazydrop_removal_rate > 0 && !job.hidden && LazyDropHideFiles(&job))
 			continue;
-		LazyDropRemoveFiles(&job, WorkerPause);
+		(void) LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");
 	return true;

@@ -12,7 +12,7 @@ use lib "$FindBin::RealBin/..";
 use LazyDropFiles qw(relation_files add_segments hidden_files);
 use LazyDropUtils
   qw(stats wait_for_stats wait_for_nothing hold_at release wait_until
-  need_injection_points start_quiet_node evict);
+  need_injection_points reload_with start_quiet_node evict);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -444,7 +444,7 @@ SKIP:
 
 SKIP:
 {
-	skip 'permissions of directories are different on Windows', 8
+	skip 'permissions of directories are different on Windows', 9
 	  if $windows_os;
 	$node->safe_psql('postgres', q{CREATE TABLESPACE ts LOCATION ''});
 	my ($path) = create_table('t', 'TABLESPACE ts');
@@ -467,11 +467,13 @@ SKIP:
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	pass('a checkpoint goes on');
 
-	# Repeat this with a directory.
+	# Repeat this with a directory, whose removal takes several looks for a pass.
 	$node->safe_psql('postgres', 'CREATE DATABASE d TABLESPACE ts');
 	my $oid = $node->safe_psql('postgres',
 		q{SELECT oid FROM pg_database WHERE datname = 'd'});
 	my $database = $directory =~ s{[0-9]+$}{$oid}r;
+	add_segments($node, ($path =~ s{[0-9]+/[0-9]+$}{$oid/1}r), 1, 12 * MB);
+	reload_with($node, 'lazydrop.removal_rate' => '1MB');
 	chmod 0500, $database or die "could not change $database: $!";
 	$offset = -s $node->logfile;
 	$node->safe_psql('postgres', 'DROP DATABASE d');
@@ -485,6 +487,11 @@ SKIP:
 		$log,
 		qr/DETAIL:  It will be tried again\..*DETAIL:  It is left behind\./s,
 		'which is tried again, and then left');
+	is( scalar(
+			() = $log =~ /WARNING:  could not remove file "[^"]*PG_VERSION"/g),
+		2,
+		'which is said twice');
+	reload_with($node, 'lazydrop.removal_rate' => 0);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$node->restart;
 	chmod 0700, $directory, $database;

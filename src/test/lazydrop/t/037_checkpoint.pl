@@ -13,7 +13,7 @@ use LazyDropFiles
   database_directories);
 use LazyDropUtils
   qw(stats wait_for_nothing hold_at release wait_until need_injection_points
-  start_quiet_node);
+  reload_with start_quiet_node);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -457,6 +457,36 @@ foreach my $both (0, 1)
 	}
 	nothing_is_left($node, 'in the end');
 	is(scalar(glob_files("$data/base/0")), 0, 'there, too');
+}
+
+# --- files that only the worker has failed to rename -------------------------
+
+# The worker cannot rename the files of the last of many tables, and removes them slowly,
+# while a checkpoint is at the first ones.  The checkpoint tries all by itself.
+{
+	my @in_the_way = map { "$data/base/$_" } qw(pgsql_tmp 0);
+	rmdir $_ foreach @in_the_way;
+	append_to_file($_, "a file\n") foreach @in_the_way;
+	run(map { "CREATE TABLE empty_$_ ()" } 1 .. 150);
+	my $path = create_table('t', 3, 40 * MB);
+	run('CHECKPOINT');
+	reload_with($node, 'lazydrop.removal_rate' => '1MB');
+	drop_and_hold(
+		'DROP TABLE t, ' . join(', ', map { "empty_$_" } 1 .. 150));
+	hold_at($node, 'lazydrop-checkpoint-step');
+	my $checkpoint = begin_checkpoint();
+	$node->wait_for_event('checkpointer', 'lazydrop-checkpoint-step');
+	release($node, 'lazydrop-removal');
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
+	release($node, 'lazydrop-checkpoint-step');
+	$checkpoint->quit;
+	is_deeply([ grep { -s "$data/$_" } relation_files($node, $path) ],
+		[], 'a checkpoint leaves none of its files');
+	$node->stop('immediate');
+	unlink @in_the_way;
+	$node->start;
+	reload_with($node, 'lazydrop.removal_rate' => 0);
+	nothing_is_left($node, 'after a crash');
 }
 
 $node->stop;

@@ -255,7 +255,8 @@ LazyDropCountSegments(const RelPathStr *first, bool gaps)
 
 		if (strncmp(de->d_name, name, len) == 0 &&
 			sscanf(de->d_name + len, "." UINT64_FORMAT "%n", &segno, &end) == 1 &&
-			de->d_name[len + end] == '\0')
+			de->d_name[len + end] == '\0' &&
+			segno <= MaxBlockNumber / RELSEG_SIZE)
 			nsegments = Max(nsegments, segno + 1);
 	}
 	if (dir != NULL)

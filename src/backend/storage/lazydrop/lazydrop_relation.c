@@ -360,9 +360,13 @@ LazyDropDeferUnlink(RelFileLocatorBackend rlocator, bool isRedo)
 	Assert(burial.nleft > 0);
 	ForgetRelationSyncRequests(&rlocator.locator, keep_first);
 	LAZYDROP_INJECTION_POINT("lazydrop-forgotten");
-	if (--burial.nleft == 0)
+	if (burial.nleft > 1)
+		burial.nleft--;
+	else
 	{
+		/* If this fails, the files are given up. */
 		ReleaseFiles(burial.relations, burial.nrelations, keep_first, burial.durable);
+		burial.nleft = 0;
 		pfree(burial.relations);
 		burial.relations = NULL;
 		LAZYDROP_INJECTION_POINT("lazydrop-ready");

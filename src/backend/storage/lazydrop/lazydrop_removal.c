@@ -307,10 +307,13 @@ RemoveDirectory(const LazyDropJob *job, const char *path, LazyDropPause pause,
 	if (!go_on)
 		return false;
 
-	if (!any_failed && LazyDropBeginStep(job))
+	if (!any_failed)
 	{
-		int			rmdir_errno = rmdir(path) < 0 ? errno : 0;
+		int			rmdir_errno;
 
+		if (!LazyDropBeginStep(job))
+			return false;
+		rmdir_errno = rmdir(path) < 0 ? errno : 0;
 		LazyDropEndStep(job, 0, 0, false);
 		if (rmdir_errno != 0 && rmdir_errno != ENOENT)
 		{

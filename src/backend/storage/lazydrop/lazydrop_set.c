@@ -343,18 +343,24 @@ LazyDropAddAll(const RelFileLocator *locators, int n, LazyDropFiles files,
 
 /*
  * Add an entry for files that earlier runs of the server have hidden in a
- * tablespace.  Returns false if the set is full.
+ * tablespace, unless there is one.  Returns false if the set is full.
  */
 bool
 LazyDropAddLeftovers(Oid spcoid, int nfiles, uint64 bytes)
 {
 	RelFileLocator locator = {spcoid, InvalidOid, InvalidRelFileNumber};
 	LazyDropEntry *entry;
+	bool		is_new = false;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	entry = AddEntry(&locator, LAZYDROP_FILES_READY, InvalidXLogRecPtr,
-					 LazyDropNow());
-	if (entry != NULL)
+	entry = LazyDropFindEntry(&locator);
+	if (entry == NULL || entry->files == LAZYDROP_FILES_NONE)
+	{
+		entry = AddEntry(&locator, LAZYDROP_FILES_READY, InvalidXLogRecPtr,
+						 LazyDropNow());
+		is_new = entry != NULL;
+	}
+	if (is_new)
 	{
 		SetBuffers(entry, LAZYDROP_BUFFERS_NONE);
 		SetHidden(entry, 0);
@@ -854,17 +860,19 @@ LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 }
 
 /*
- * Note that a file of an entry could not be removed.  No process tries again
- * for "delay_ns" nanoseconds.
+ * Note that a file of an entry could not be removed.  For "delay_ns" nanoseconds,
+ * processes only try to hide it, which does not count if it fails as well.
  */
 void
 LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)
 {
+	int64		now = LazyDropNow();
+
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
-	if (job->entry->serial == job->serial)
+	if (job->entry->serial == job->serial && now >= job->entry->retry_at_ns)
 	{
 		job->entry->nfailures++;
-		job->entry->retry_at_ns = LazyDropNow() + delay_ns;
+		job->entry->retry_at_ns = now + delay_ns;
 		AssertEntryIsSound(job->entry);
 	}
 	LWLockRelease(&LazyDropCtl->lock);

@@ -234,7 +234,7 @@ MakeRoom(void)
 		return;
 
 	/* The set is full of files, or a process has stopped within a step. */
-	ClearFiles(NULL, NULL, 0);
+	ClearFiles(NULL, NULL, LazyDropLastSerial());
 	ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 	(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
 									   LazyDropCtl->wait_event_reuse);

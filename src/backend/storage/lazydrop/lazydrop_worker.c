@@ -75,7 +75,8 @@ static int64 retry_at = 0;
 /* time at which to look, during a removal, whether a pass is due */
 static int64 next_look_at = 0;
 
-/* the tablespace in which files are being removed */
+/* time of the next step of a removal, and its tablespace */
+static int64 next_step_at = 0;
 static Oid	removing_spcoid = InvalidOid;
 
 /*
@@ -174,32 +175,25 @@ BeginRemoving(void)
 }
 
 /*
- * Called between two steps of a removal.  Enforces lazydrop.removal_rate, and
- * makes a pass if one is due and the removal has taken long.  The removal is not
+ * Wait until the next step of a removal may begin (lazydrop.removal_rate).  If
+ * the removal takes long, make a pass if one is due.  The removal is not
  * interrupted for that: it would try again each time to remove files that cannot
  * be removed.  Returns false to stop it because settings have changed.
  */
 static bool
-WorkerPause(uint64 bytes)
+WaitForStep(void)
 {
-	static int64 next_step_at = 0;
-	int64		now = LazyDropNow();
-
-	Assert(am_lazydrop_worker);
-	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
-
-	if (lazydrop_removal_rate > 0)
-		next_step_at = Max(next_step_at, now) +
-			(int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
-	else
-		next_step_at = now;
-
 	for (;;)
 	{
+		int64		now;
+
 		ResetLatch(MyLatch);
 		if (ProcessWorkerInterrupts())
+		{
+			next_step_at = 0;
 			return false;
-		if (now >= next_look_at)
+		}
+		if (LazyDropNow() >= next_look_at)
 		{
 			bool		due;
 			long		timeout = LookForPass(&due);
@@ -209,18 +203,34 @@ WorkerPause(uint64 bytes)
 			(void) LazyDropAdvisorStartWorker(timeout);
 			BeginRemoving();
 		}
-		now = LazyDropNow();
+
 		/* Do not slow down where space is short (rule R15). */
+		now = LazyDropNow();
 		if (now < next_step_at && LazyDropSpaceIsShort(removing_spcoid))
 			next_step_at = now;
 		if (now >= next_step_at)
 			return true;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
-						 (Min(next_step_at, next_look_at) - now) / 1000000 + 1,
+						 Max(Min(next_step_at, next_look_at) - now, 0) / 1000000 + 1,
 						 LazyDropCtl->wait_event_throttle);
-		now = LazyDropNow();
 	}
+}
+
+/*
+ * Called between two steps of a removal.
+ */
+static bool
+WorkerPause(uint64 bytes)
+{
+	int64		now = LazyDropNow();
+
+	Assert(am_lazydrop_worker);
+	LAZYDROP_INJECTION_POINT("lazydrop-removal-step");
+	next_step_at = Max(next_step_at, now);
+	if (lazydrop_removal_rate > 0)
+		next_step_at += (int64) (bytes * 1e9 / (lazydrop_removal_rate * 1024.0 * 1024.0));
+	return WaitForStep();
 }
 
 /*
@@ -245,7 +255,10 @@ RemoveFiles(void)
 	{
 		removing_spcoid = job.locator.spcOid;
 		if (lazydrop_removal_rate > 0 && !job.hidden && LazyDropHideFiles(&job))
+		{
+			(void) WaitForStep();
 			continue;
+		}
 		(void) LazyDropRemoveFiles(&job, WorkerPause);
 	}
 	LAZYDROP_INJECTION_POINT("lazydrop-removal-end");

@@ -16,7 +16,7 @@ use LazyDropUtils
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 need_injection_points();
 
@@ -192,6 +192,27 @@ sub all_files
 	$node->reload;
 	wait_for_stats($node, q{s->>'pending_files' = '0'});
 	is_deeply([ hidden_files($node) ], [], 'and is removed in the end');
+}
+
+# The worker looks whether a pass is due after five seconds of a removal.  It is held up
+# until then, in the middle of its wait for the next step, and goes on.
+{
+	my ($path) = create_table('t');
+	add_segments($node, $path, 1, 16 * MB);
+	reload_with($node, 'lazydrop.removal_rate' => '1MB');
+	$node->safe_psql('postgres', 'CHECKPOINT; DROP TABLE t');
+	my $began = time();
+	$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');
+	hold_at($node, 'lazydrop-removal-step');
+	$node->wait_for_event('lazy drop worker', 'lazydrop-removal-step');
+	note sprintf('%.1f s', time() - $began);
+	usleep(100_000) while time() < $began + 6;
+	my $removed = stats($node)->{bytes_removed};
+	release($node, 'lazydrop-removal-step');
+	wait_for_stats($node, "(s->>'bytes_removed')::bigint > $removed");
+	pass('a removal goes on after it was held up');
+	reload_with($node, 'lazydrop.removal_rate' => '0');
+	wait_for_nothing($node);
 }
 
 # Without a limit on the rate, the worker never sleeps.  Nevertheless it exits when the

@@ -178,7 +178,7 @@ foreach my $to ('the fork', 'stock')
 			  or die "could not make a link: $!";
 		}
 		my @sizes = map { -s $_ } @copies;
-		run('DROP TABLE t', 'DROP DATABASE d');
+		run('DROP TABLE t', 'DROP DATABASE d', 'CHECKPOINT');
 		wait_until(sub { !-e "$data/base/$oid" })
 		  or die 'the directory is still there';
 		$node->wait_for_event('lazy drop worker', 'LazyDropThrottle');

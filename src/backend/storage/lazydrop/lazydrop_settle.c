@@ -237,7 +237,7 @@ MakeRoom(void)
 	ClearFiles(NULL, NULL, LazyDropLastSerial());
 	ConditionVariablePrepareToSleep(&LazyDropCtl->settled_cv);
 	(void) ConditionVariableTimedSleep(&LazyDropCtl->settled_cv, 100,
-									   LazyDropCtl->wait_event_reuse);
+									   LazyDropCtl->wait_event_settle);
 	ConditionVariableCancelSleep();
 	(void) SettlePause(0);
 }

@@ -22,7 +22,9 @@ use Test::More;
 need_injection_points();
 
 my $have_aio = pg_major() >= 18;
-my $node = start_quiet_node('node',
+# With fsync, a sync request that is sent after the dropper has had it forgotten would be
+# noticed (rule R2).
+my $node = start_quiet_node('node', 'fsync' => 'on',
 	$have_aio ? ('io_method' => 'worker', 'io_workers' => '1') : ());
 $node->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_buffercache');

@@ -198,17 +198,21 @@ foreach my $case (
 	hold_at($node, 'lazydrop-removal');
 	my $session = $node->background_psql('postgres');
 	fill($node, $free);
+	my $undeferred = stats($node)->{undeferred_removals};
 	$session->query_safe('DROP TABLE large');
 	my $now = free_space($node);
 	make_room($node);
+	$undeferred = stats($node)->{undeferred_removals} - $undeferred;
 	my $what = "lazydrop.min_free_space = $setting, " . $free / MB . ' MB free';
 	if ($deferred)
 	{
 		cmp_ok($now, '<', 40 * MB, "$what: files are left to the worker");
+		is($undeferred, 0, 'and not counted');
 	}
 	else
 	{
 		cmp_ok($now, '>', 50 * MB, "$what: they are removed at once");
+		cmp_ok($undeferred, '>', 0, 'and counted');
 	}
 	$session->quit;
 	release_worker($node);

@@ -289,7 +289,7 @@ SKIP:
 	run('DROP TABLESPACE ts');
 }
 
-# --- a gap left by a backup -------------------------------------------------
+# --- a gap left by a backup (rule R14) --------------------------------------
 
 # A table is dropped while it is copied: after the copy of its third segment, and before
 # the copy of its second.  Stock never removes the third one.

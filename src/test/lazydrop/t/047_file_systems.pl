@@ -373,7 +373,9 @@ sub empty_disk
 	wait_for_nothing($full);
 
 	# If there is nothing left to remove, replay stops, and so does the server, as in
-	# stock.  It continues when there is space again.
+	# stock.  It continues when there is space again.  A restartpoint that is under way
+	# would remove WAL.
+	$full->safe_psql('postgres', 'CHECKPOINT');
 	$full->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 	$source->safe_psql('postgres', 'CREATE TABLE u AS ' . $rows->(20000));
 	$end = $source->lsn('flush');

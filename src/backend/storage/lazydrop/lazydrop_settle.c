@@ -184,8 +184,8 @@ SettleMatching(LazyDropMatch matches, const void *arg, bool seen)
 }
 
 /*
- * Remove the files of all entries that match and, unless "last_serial" is 0, are
- * not newer than that.  Buffers do not matter.  The caller holds no LWLock.
+ * Remove the files of all entries that match and are not newer than
+ * "last_serial".  Buffers do not matter.  The caller holds no LWLock.
  */
 static void
 ClearFiles(LazyDropMatch matches, const void *arg, uint64 last_serial)

@@ -110,9 +110,9 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * Find out whether a pass is due.  Returns the number of milliseconds until that
- * may change, or files may have to be removed, without a wakeup, or -1 if nothing
- * is pending.
+ * Find out whether a pass is due.  Returns the number of milliseconds until
+ * that may change, or files may have to be removed, without a wakeup, or -1 if
+ * nothing is pending.
  */
 static long
 LookForPass(bool *due)
@@ -177,8 +177,8 @@ BeginRemoving(void)
 /*
  * Wait until the next step of a removal may begin (lazydrop.removal_rate).  If
  * the removal takes long, make a pass if one is due.  The removal is not
- * interrupted for that: it would try again each time to remove files that cannot
- * be removed.  Returns false to stop it because settings have changed.
+ * interrupted for that: it would try again each time to remove files that
+ * cannot be removed.  Returns false to stop it because settings have changed.
  */
 static bool
 WaitForStep(void)

@@ -5,9 +5,9 @@
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
  * visits each header once, invalidates the buffers that belong to an entry,
- * and deletes the entries that had no files when it began.  Other entries are
- * left to a pass that begins when their files are gone, because buffers may be
- * read in until then.  The worker makes passes.  A process that cannot wait
+ * and deletes the entries that had no files when it began.  A relation that had
+ * some is left to a pass that begins when they are gone, because buffers may be
+ * read in until then; a database is not (rule R5).  The worker makes passes.  A process that cannot wait
  * for it does so, too, if it is about to create storage under a buried name,
  * or is a dropper that finds the set full.
  *

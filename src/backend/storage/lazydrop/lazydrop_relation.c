@@ -132,9 +132,10 @@ IsCheapToDrop(SMgrRelation *rels, int nrels)
  * flushed, or InvalidXLogRecPtr if there is none (rule R9) or in recovery.
  *
  * When this returns, no process writes to the files of these relations any
- * more (rule R1), so the caller may forget their sync requests (rule R2).  Nor
- * is a read of them in progress, so it may remove the files.  If files are
- * deferred, LazyDropDeferUnlink takes care of both instead.
+ * more (rule R1).  If files are not deferred, no process reads them either, and
+ * the caller forgets their sync requests (rule R2) and removes the files.  If
+ * they are, LazyDropDeferUnlink forgets the requests, waits for reads, and
+ * leaves the files to others.
  */
 void
 LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)

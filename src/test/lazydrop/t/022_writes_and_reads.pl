@@ -1,10 +1,11 @@
 # Copyright (c) 2026, LazyDrop developers
 
-# No process accesses the files of a buried relation once its burial has returned (rule
-# R1).  There are two races.  In the first, a process that writes a buffer has checked
-# whether the relation is buried, and has not written the buffer yet, when the relation is
-# dropped.  In the second, a canceled scan has left reads in flight.  The dropper waits
-# for both, and then removes the files.
+# No process writes to the files of a buried relation once its burial has returned, and
+# none reads them when any process may remove them (rule R1).  There are two races.  In the
+# first, a process that writes a buffer has checked whether the relation is buried, and has
+# not written the buffer yet, when the relation is dropped.  In the second, a canceled scan
+# has left reads in flight.  The dropper waits for both before it leaves the files to the
+# worker.
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,8 +2,7 @@
 
 # The set of buried relations has a fixed capacity, and progress never depends on the
 # worker alone (rule R6).  The test has drops that do not fit into the set, a worker that
-# is stopped or has never been started, and a server that is shutting down.  Two processes
-# that settle the same entry do not interfere with each other (rule R5).
+# is stopped or has never been started, and a server that is shutting down.
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,7 +3,7 @@
 # Passes over the buffer headers.  As long as a pass makes progress, no other process
 # takes over its entries; if it stops making progress, another process does (rules R5 and
 # R6).  A relation that still has files during a pass needs another pass (R5).  If a
-# buffer stays pinned, the worker retries less and less often, and no other drop is
+# buffer stays pinned, the worker tries again every five seconds, and no other drop is
 # delayed (R7).
 
 use strict;

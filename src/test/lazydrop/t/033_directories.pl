@@ -328,7 +328,7 @@ foreach my $node (@nodes)
 	$primary->safe_psql('postgres', 'DROP TABLE v');
 	$primary->stop('fast');
 	is_deeply([ map { relation_files($primary, $_) } values %path ],
-		[], 'shutdown removes what is pending');
+		[], 'shutdown leaves no name of what is pending');
 	$standby->safe_psql('postgres', 'CHECKPOINT');
 	command_ok(
 		[

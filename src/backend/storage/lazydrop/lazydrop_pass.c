@@ -5,11 +5,11 @@
  *
  * A pass becomes the owner of the entries that are in the set when it begins,
  * visits each header once, invalidates the buffers that belong to an entry,
- * and deletes the entries that had no files when it began.  A relation that had
- * some is left to a pass that begins when they are gone, because buffers may be
- * read in until then; a database is not (rule R5).  The worker makes passes.  A process that cannot wait
- * for it does so, too, if it is about to create storage under a buried name,
- * or is a dropper that finds the set full.
+ * and deletes the entries that had no files when it began.  A relation that
+ * had some is left to a pass that begins when they are gone, because buffers
+ * may be read in until then; a database is not (rule R5).  The worker makes
+ * passes.  A process that cannot wait for it does so, too, if it is about to
+ * create storage under a buried name, or is a dropper that finds the set full.
  *
  * Most headers do not belong to an entry, and a pass should cost little more
  * than reading them.  So each header is first compared with a bitmap that has

@@ -861,8 +861,7 @@ LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all)
 
 /*
  * Note that a file of an entry could not be removed.  For "delay_ns"
- * nanoseconds, processes only try to hide it, which does not count if it fails
- * as well.
+ * nanoseconds, processes only try to hide it; failures of that do not count.
  */
 void
 LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)

@@ -119,8 +119,8 @@ sub swap
 		is(scalar(database_directories($node, $oid)),
 			2, "$what: and directories")
 		  if $held;
-		cmp_ok(scalar(hidden_files($node)),
-			'>=', 2, "$what: and hidden files")
+		ok(wait_until(sub { hidden_files($node) >= 2 }),
+			"$what: and hidden files")
 		  if $slow;
 	}
 	my ($statistics, $io) = (statistics($node), io_statistics($node));

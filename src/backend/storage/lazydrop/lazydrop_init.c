@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/lazydrop.h"
@@ -24,13 +25,18 @@
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-int			lazydrop_max_pending = 16384;
+/* range of the default of lazydrop.max_pending, which takes 5 to 40 MB */
+#define MIN_CAPACITY		16384
+#define MAX_CAPACITY		131072
+
+int			lazydrop_max_pending = 0;
 static char *lazydrop_stats;
 
 /*
@@ -51,9 +57,9 @@ LazyDropInit(void)
 
 	DefineCustomIntVariable("lazydrop.max_pending",
 							"Sets the maximum number of dropped relations and database directories that are pending.",
-							NULL,
+							"0 means as many as can be locked, but at least 16384 and at most 131072.",
 							&lazydrop_max_pending,
-							16384, 1, 1024 * 1024,
+							0, 0, 1024 * 1024,
 							PGC_POSTMASTER,
 							0,
 							NULL, NULL, NULL);
@@ -132,6 +138,20 @@ LazyDropInit(void)
 	LazyDropRegisterWorker();
 }
 
+/*
+ * Return the number of entries.  A transaction locks what it drops, so by
+ * default there is room for all that one transaction can drop.
+ */
+static int
+Capacity(void)
+{
+	int64		nlocks = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
+
+	if (lazydrop_max_pending > 0)
+		return lazydrop_max_pending;
+	return (int) Min(Max(nlocks, MIN_CAPACITY), MAX_CAPACITY);
+}
+
 static int
 NumAnnouncements(void)
 {
@@ -146,13 +166,13 @@ NumAnnouncements(void)
 static uint32
 NumRelationBuckets(void)
 {
-	return pg_nextpower2_32(lazydrop_max_pending) * 16;
+	return pg_nextpower2_32(Capacity()) * 16;
 }
 
 static uint32
 NumDatabaseBuckets(void)
 {
-	return pg_nextpower2_32(lazydrop_max_pending) * 4;
+	return pg_nextpower2_32(Capacity()) * 4;
 }
 
 static Size
@@ -161,7 +181,7 @@ SetSize(void)
 	Size		size;
 
 	size = MAXALIGN(sizeof(LazyDropShared));
-	size = add_size(size, MAXALIGN(mul_size(lazydrop_max_pending,
+	size = add_size(size, MAXALIGN(mul_size(Capacity(),
 											sizeof(LazyDropEntry))));
 	size = add_size(size, MAXALIGN(mul_size(NumRelationBuckets() + NumDatabaseBuckets(),
 											sizeof(int))));
@@ -222,7 +242,7 @@ LazyDropShmemInit(void)
 	 */
 	LazyDropCtl->start_serial = GetCurrentTimestamp();
 	LazyDropCtl->last_serial = LazyDropCtl->start_serial;
-	LazyDropCtl->capacity = lazydrop_max_pending;
+	LazyDropCtl->capacity = Capacity();
 	LazyDropCtl->relation_shift = 32 - pg_leftmost_one_pos32(NumRelationBuckets());
 	LazyDropCtl->database_shift = 32 - pg_leftmost_one_pos32(NumDatabaseBuckets());
 	LazyDropCtl->nannouncements = NumAnnouncements();

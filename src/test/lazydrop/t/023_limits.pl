@@ -247,15 +247,21 @@ is_intact('single-user mode');
 # --- a wrong value in postgresql.conf ---------------------------------------
 
 # The setting has its default value then, like an extension's setting.
-$node->append_conf('postgresql.conf', 'lazydrop.max_pending = 0');
+$node->append_conf('postgresql.conf', 'lazydrop.max_pending = -1');
 my $log_offset = -s $node->logfile;
 $node->restart;
 is($node->safe_psql('postgres', 'SHOW lazydrop.max_pending'),
-	'16384', 'a wrong value is not used');
+	'0', 'a wrong value is not used');
 like(
 	slurp_file($node->logfile, $log_offset),
-	qr/WARNING:  0 is outside the valid range for parameter "lazydrop\.max_pending"/,
+	qr/WARNING:  -1 is outside the valid range for parameter "lazydrop\.max_pending"/,
 	'and the log says why');
+is(stats($node)->{max_pending}, 16384,
+	'by default, there is room for 16384 entries');
+$node->append_conf('postgresql.conf', 'max_locks_per_transaction = 1024');
+$node->restart;
+cmp_ok(stats($node)->{max_pending},
+	'>=', 1024 * 20, 'or for as many as can be locked');
 $node->stop;
 
 # --- the smallest possible set ----------------------------------------------

@@ -81,6 +81,7 @@ sub server_case
 		max_locks_per_transaction => '4096',
 		'lazydrop.defer_files' => 'off',
 		'lazydrop.max_pending' => '65536',
+		'lazydrop.lookup_limit' => '0',
 		'lazydrop.pass_delay' => $case->{pending} ? '60s' : '0');
 	$primary->safe_psql(
 		'postgres',

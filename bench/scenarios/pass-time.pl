@@ -66,6 +66,7 @@ scenario 'pass-time' => (
 			shared_buffers => $opt{large},
 			synchronous_commit => 'off',
 			'lazydrop.log_passes' => 'on',
+			'lazydrop.lookup_limit' => '0',
 			'lazydrop.pass_delay' => '1min');
 		my $tables = n(1000);
 		$node->safe_psql('postgres',

@@ -60,6 +60,7 @@ scenario 'promotion' => (
 		my $primary = make_primary(
 			$case->{server},
 			shared_buffers => $case->{size},
+			'lazydrop.lookup_limit' => '0',
 			'lazydrop.pass_delay' => '60s',
 			'lazydrop.removal_rate' => '1MB');
 		my $standby = make_standby($primary, $case->{server});

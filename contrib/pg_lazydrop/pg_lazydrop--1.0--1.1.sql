@@ -34,7 +34,8 @@ CREATE FUNCTION pg_stat_get_lazydrop(
 	OUT last_pass_buffers bigint,
 	OUT stats_reset timestamp with time zone,
 	OUT hide_failures bigint,
-	OUT undeferred_removals bigint)
+	OUT undeferred_removals bigint,
+	OUT blocks_looked_up bigint)
 RETURNS record
 AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;

@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 
-#define NUM_STAT_COLUMNS	27
+#define NUM_STAT_COLUMNS	28
 #define NUM_STAT_COLUMNS_1_0	25
 #define NUM_CACHE_COLUMNS	15
 #define NUM_PENDING_COLUMNS	9

@@ -20,7 +20,10 @@ use Test::More;
 need_injection_points();
 
 # A drain must not wait for this delay, because its time limit is half of it.
-my $primary = start_quiet_node('primary', 'lazydrop.pass_delay' => '60s');
+my $primary = start_quiet_node(
+	'primary',
+	'lazydrop.lookup_limit' => '0',
+	'lazydrop.pass_delay' => '60s');
 $primary->safe_psql('postgres',
 	'CREATE EXTENSION pg_lazydrop; CREATE EXTENSION injection_points');
 $primary->backup('backup');

@@ -3,7 +3,7 @@
  * lazydrop.h
  *	  Functions of the lazy drop that the rest of the server calls.
  *
- * See src/backend/storage/lazydrop/README, which has the rules R1-R17 that
+ * See src/backend/storage/lazydrop/README, which has the rules R1-R18 that
  * comments cite.
  *
  * Copyright (c) 2026, LazyDrop developers

@@ -173,6 +173,15 @@ typedef struct LazyDropEntry
 	int			nfailures;
 	int64		retry_at_ns;
 
+	/*
+	 * Number of blocks of each fork before any file has been touched, if
+	 * known.  Blocks of an earlier burial may be others, so if the identity
+	 * has been buried again, they are not looked up (rule R18).
+	 */
+	bool		sized;
+	bool		look_up;
+	BlockNumber nblocks[MAX_FORKNUM + 1];
+
 	/* Number and total size of the files that are left, once measured. */
 	bool		measured;
 	int			nfiles;
@@ -310,8 +319,30 @@ extern PGDLLIMPORT LazyDropShared *LazyDropCtl;
 /* Returns whether the caller wants this entry. */
 typedef bool (*LazyDropMatch) (const RelFileLocator *locator, const void *arg);
 
-/* Called with the lock held for each entry that a pass becomes the owner of. */
-typedef void (*LazyDropOwned) (const RelFileLocator *locator, void *arg);
+/*
+ * Called with the lock held for each entry that a pass may become the owner of.
+ * Returns whether it does.
+ */
+typedef bool (*LazyDropOwned) (LazyDropEntry *entry, void *arg);
+
+/* What the worker should do about buffers. */
+typedef enum LazyDropWork
+{
+	LAZYDROP_WORK_NONE,
+	LAZYDROP_WORK_LOOK_UP,
+	LAZYDROP_WORK_PASS,			/* which includes to look up buffers */
+} LazyDropWork;
+
+/* When the worker may do that at the earliest (LazyDropNow). */
+typedef struct LazyDropSchedule
+{
+	/* next pass, because of what the last one has cost */
+	int64		pass_at;
+
+	/* next attempt for entries with a pinned buffer */
+	int64		retry_pass_at;
+	int64		retry_lookup_at;
+} LazyDropSchedule;
 
 /*
  * Copy of the fields of an entry that a process needs to remove its files
@@ -326,6 +357,7 @@ typedef struct LazyDropJob
 	bool		keep_first;
 	bool		gaps;
 	bool		measured;
+	bool		sized;
 	int			nfailures;
 	bool		hidden;
 	int			nhidden;
@@ -354,6 +386,15 @@ typedef struct LazyDropFilter
 	LazyDropMatch matches;
 	const void *arg;
 } LazyDropFilter;
+
+/*
+ * The blocks of a relation are looked up if there are fewer than one for so
+ * many headers.  Otherwise, a pass over all headers costs less.  To determine
+ * the size of a fork takes as long as to look up LAZYDROP_BLOCKS_PER_FORK
+ * blocks.
+ */
+#define LAZYDROP_LOOK_UP_DIVISOR	32
+#define LAZYDROP_BLOCKS_PER_FORK	64
 
 /* Number of entries with files that are looked up at once. */
 #define LAZYDROP_BATCH			100
@@ -399,6 +440,8 @@ extern int	LazyDropCompareLocators(const void *a, const void *b);
 extern bool LazyDropIsAmong(const RelFileLocator *relation,
 							const RelFileLocator *sorted, int n);
 extern bool LazyDropHaveWorker(void);
+struct buftag;
+extern int	LazyDropLookUpBuffer(const struct buftag *tag);
 
 /* lazydrop_set.c */
 extern LazyDropEntry *LazyDropFindEntry(const RelFileLocator *locator);
@@ -415,7 +458,8 @@ extern void LazyDropGiveUpFiles(void);
 extern bool LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before);
 extern uint32 LazyDropOwn(int64 steal_before, LazyDropMatch matches,
 						  const void *arg, bool patient, LazyDropOwned owned,
-						  void *owned_arg, int *ntaken);
+						  void *owned_arg, int max, int *ntaken);
+extern void LazyDropLeaveToPass(LazyDropEntry *entry);
 extern void LazyDropDisown(uint32 owner);
 extern void LazyDropMarkPinned(LazyDropEntry *entry);
 extern bool LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases);
@@ -427,6 +471,8 @@ extern void LazyDropHidingFailed(const LazyDropJob *job);
 extern bool LazyDropBeginHiding(const LazyDropJob *job);
 extern void LazyDropEndHiding(const LazyDropJob *job, int nhidden, bool all);
 extern void LazyDropTryLater(const LazyDropJob *job, int64 delay_ns);
+extern void LazyDropSetBlocks(const RelFileLocator *locator, uint64 serial,
+							  const BlockNumber *nblocks);
 extern void LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes);
 
 /* lazydrop_find.c */
@@ -437,7 +483,16 @@ extern bool LazyDropFindPending(LazyDropMatch matches, const void *arg,
 extern uint64 LazyDropAskForDrain(void);
 extern bool LazyDropPendingUpTo(uint64 last_serial);
 extern uint64 LazyDropLastSerial(void);
-extern bool LazyDropFindBuffers(int64 delay_ms, int64 retry_at, long *timeout_ms);
+extern PGDLLIMPORT int lazydrop_lookup_limit;
+extern uint64 LazyDropLookUpLimit(void);
+extern uint64 LazyDropBlocksOf(const LazyDropEntry *entry);
+extern bool LazyDropCanLookUp(const LazyDropEntry *entry);
+extern bool LazyDropHasWork(LazyDropWork work, int64 steal_before,
+							LazyDropMatch matches, const void *arg,
+							bool patient);
+extern LazyDropWork LazyDropFindBuffers(int64 delay_ms,
+										const LazyDropSchedule *schedule,
+										long *timeout_ms);
 extern void LazyDropSumPending(LazyDropStats *stats);
 extern int	LazyDropListPending(LazyDropPending *result, int room);
 extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,
@@ -458,6 +513,8 @@ extern void LazyDropWaitForIO(const RelFileLocator *sorted, int n);
 extern PGDLLIMPORT bool lazydrop_log_passes;
 extern bool LazyDropPass(int64 steal_before, LazyDropMatch matches,
 						 const void *arg);
+extern bool LazyDropLookUp(int64 steal_before, LazyDropMatch matches,
+						   const void *arg, bool patient);
 extern bool LazyDropPassForDirectory(const RelFileLocator *directory);
 extern bool LazyDropConflictWithPin(void);
 
@@ -472,9 +529,12 @@ extern bool LazyDropIsLeftover(const char *name);
 extern void LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job);
 extern uint64 LazyDropCountSegments(const RelPathStr *first, bool gaps);
 extern uint64 LazyDropFileSize(const LazyDropPath *path);
+extern BlockNumber LazyDropCountBlocks(RelFileLocatorBackend rlocator,
+									   ForkNumber forknum);
 extern bool LazyDropHideFile(const LazyDropJob *job, const char *path, int *nhidden);
 extern bool LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden);
 extern void LazyDropMeasure(const LazyDropJob *job);
+extern void LazyDropMeasureBlocks(const RelFileLocator *locator, uint64 serial);
 extern void LazyDropMeasureAll(void);
 
 /* lazydrop_removal.c */
@@ -518,7 +578,6 @@ extern void LazyDropRequestForFile(SyncRequestType type, const RelFileLocator *l
 								   ForkNumber forknum, uint64 segno);
 
 /* lazydrop_relation.c, lazydrop_database.c */
-extern PGDLLIMPORT int lazydrop_scan_limit;
 extern void LazyDropRelationXactCallback(XactEvent event, void *arg);
 extern void LazyDropDatabaseXactCallback(XactEvent event, void *arg);
 extern void LazyDropForgetDirectorySyncRequests(Oid spcoid, Oid dboid);

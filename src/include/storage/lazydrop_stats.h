@@ -43,9 +43,10 @@ typedef enum LazyDropCounter
 	LAZYDROP_CHECKPOINT_WAIT_TIME,
 	LAZYDROP_HIDE_FAILURES,
 	LAZYDROP_UNDEFERRED_REMOVALS,
+	LAZYDROP_BLOCKS_LOOKED_UP,
 } LazyDropCounter;
 
-#define LAZYDROP_NUM_COUNTERS	(LAZYDROP_UNDEFERRED_REMOVALS + 1)
+#define LAZYDROP_NUM_COUNTERS	(LAZYDROP_BLOCKS_LOOKED_UP + 1)
 
 /* Times are counted in microseconds and shown in milliseconds. */
 #define LAZYDROP_COUNTER_IS_TIME(counter) \
@@ -120,7 +121,7 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* Increased when a struct or the behavior of a function changes. */
-#define LAZYDROP_ROUTINES_VERSION	5
+#define LAZYDROP_ROUTINES_VERSION	6
 
 typedef struct LazyDropRoutines
 {

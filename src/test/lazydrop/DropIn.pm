@@ -80,6 +80,7 @@ my %settings = (
 	'track_io_timing' => 'on',
 	'wal_keep_size' => '2GB',
 	'lazydrop.enabled' => 'on',
+	'lazydrop.lookup_limit' => '0',
 	'lazydrop.max_pending' => '16384',
 	'lazydrop.pass_delay' => "'60s'",
 	'lazydrop.defer_files' => 'on',

@@ -90,6 +90,7 @@ sub start_source
 	my ($name, %settings) = @_;
 	my $node = start_quiet_node(
 		$name,
+		'lazydrop.lookup_limit' => $have_points ? '-1' : '0',
 		'lazydrop.pass_delay' => $pass_delay,
 		'max_connections' => 20,
 		'max_wal_size' => '4GB',

@@ -159,7 +159,6 @@ sub start_quiet_node
 		'lazydrop.enabled' => 'on',
 		'lazydrop.max_pending' => '16384',
 		'lazydrop.pass_delay' => '0',
-		'lazydrop.scan_limit' => '0',
 		'shared_buffers' => '32MB',
 		%settings);
 	my $node = PostgreSQL::Test::Cluster->new($name);

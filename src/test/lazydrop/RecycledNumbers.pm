@@ -36,8 +36,10 @@ use constant NEAR_END => 4294967295 - 60;
 use constant NEXT_OID_OFFSET => 72;
 
 # Settings that make a worker slow, and others.
-my %slow =
-  ('lazydrop.pass_delay' => q{'60s'}, 'lazydrop.removal_rate' => q{'1MB'});
+my %slow = (
+	'lazydrop.lookup_limit' => '0',
+	'lazydrop.pass_delay' => q{'60s'},
+	'lazydrop.removal_rate' => q{'1MB'});
 my %tiny = ('lazydrop.max_pending' => 16);
 my %small = ('shared_buffers' => q{'1MB'});
 
@@ -237,6 +239,7 @@ my %extra = (
 	pg_major() < 18 ? () : ('io_method' => [ 'worker', 'sync' ]),
 	'lazydrop.defer_files' => [ 'on', 'on', 'on', 'off' ],
 	'lazydrop.enabled' => [ 'on', 'on', 'on', 'off' ],
+	'lazydrop.lookup_limit' => [ -1, 0, 0 ],
 	'lazydrop.max_pending' => [ 16, 500, 16384, 16384 ],
 	'lazydrop.pass_delay' => [ 0, q{'20ms'}, map { q{'60s'} } 1 .. 4 ],
 	'lazydrop.removal_rate' => [ 0, q{'1MB'} ],

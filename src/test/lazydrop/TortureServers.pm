@@ -99,7 +99,7 @@ sub draw_settings
 		'lazydrop.enabled' => draw('on', 'on', 'on', 'on', 'off'),
 		'lazydrop.max_pending' => draw(1, 3, 16, 100, 1000, 16384, 100000),
 		'lazydrop.pass_delay' => draw(0, '50ms', '1s', '30s'),
-		'lazydrop.scan_limit' => draw(0, '32MB'),
+		'lazydrop.lookup_limit' => draw(0, -1, -1, '64kB'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'),
 		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),

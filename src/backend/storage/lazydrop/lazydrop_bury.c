@@ -139,15 +139,18 @@ MayHaveGaps(void)
 }
 
 /*
- * Make room in a full set: make a pass for all entries that have no owner, or
- * whose owner has made no progress for so long that it must be stuck.
+ * Make room for n entries in a full set: look up buffers or, if that does not
+ * suffice, make a pass.  This includes entries whose owner has made no progress
+ * for so long that it must be stuck.
  */
 static void
-MakeRoom(void)
+MakeRoom(int n)
 {
-	if (!LazyDropNothingBuried())
-		(void) LazyDropPass(LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000),
-							NULL, NULL);
+	int64		steal_before = LazyDropNow() - DROPPER_PATIENCE_MS * INT64CONST(1000000);
+
+	(void) LazyDropLookUp(steal_before, NULL, NULL, false);
+	if (!LazyDropHasRoom(n))
+		(void) LazyDropPass(steal_before, NULL, NULL);
 }
 
 /*
@@ -171,7 +174,7 @@ LazyDropAddEntries(const RelFileLocator *locators, int n, LazyDropFiles files,
 	if (n > LazyDropCtl->capacity)
 		return false;
 	if (!LazyDropHasRoom(n))
-		MakeRoom();
+		MakeRoom(n);
 	fits = LazyDropAddAll(locators, n, files, nfiles, lsn, MayHaveGaps(),
 						  &wake);
 	if (wake)

@@ -14,6 +14,7 @@
 
 #include "catalog/pg_type_d.h"
 #include "portability/instr_time.h"
+#include "storage/buf_internals.h"
 #include "storage/latch.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/proc.h"
@@ -81,6 +82,24 @@ LazyDropIsAmong(const RelFileLocator *relation,
 	}
 	return bsearch(&key, sorted, n, sizeof(RelFileLocator),
 				   LazyDropCompareLocators) != NULL;
+}
+
+/*
+ * Return the number of the buffer that contains a page, or -1.  It may be used
+ * for another page by now.
+ */
+int
+LazyDropLookUpBuffer(const BufferTag *tag)
+{
+	BufferTag	key = *tag;
+	uint32		hash = BufTableHashCode(&key);
+	LWLock	   *partition_lock = BufMappingPartitionLock(hash);
+	int			buf_id;
+
+	LWLockAcquire(partition_lock, LW_SHARED);
+	buf_id = BufTableLookup(&key, hash);
+	LWLockRelease(partition_lock);
+	return buf_id;
 }
 
 /*

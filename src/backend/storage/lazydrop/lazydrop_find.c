@@ -19,11 +19,14 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
 #include "storage/lazydrop_stats.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
+
+int			lazydrop_lookup_limit = -1;
 
 /* ---------------------------------------------------------------------
  * Entries that are pending
@@ -190,22 +193,98 @@ LazyDropLastSerial(void)
 }
 
 /*
+ * Return the number of blocks from which a pass costs less than to look them
+ * up.
+ */
+uint64
+LazyDropLookUpLimit(void)
+{
+	return lazydrop_lookup_limit < 0 ?
+		NBuffers / LAZYDROP_LOOK_UP_DIVISOR : lazydrop_lookup_limit;
+}
+
+/*
+ * Return the number of blocks that the files of a relation had.  The caller
+ * holds the set's lock.
+ */
+uint64
+LazyDropBlocksOf(const LazyDropEntry *entry)
+{
+	uint64		total = 0;
+
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	Assert(entry->sized);
+	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
+		total += entry->nblocks[forknum];
+	return total;
+}
+
+/*
+ * Return whether the blocks of an entry are to be looked up: its files are
+ * gone, it is known how many blocks they had, and these are few (rule R18).
+ * The caller holds the set's lock.
+ */
+bool
+LazyDropCanLookUp(const LazyDropEntry *entry)
+{
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	return entry->look_up && entry->sized &&
+		RelFileNumberIsValid(entry->locator.relNumber) &&
+		LazyDropFilesAreGone(entry) &&
+		LazyDropBlocksOf(entry) < LazyDropLookUpLimit();
+}
+
+/*
+ * Return whether there is an entry that needs a pass or, with
+ * LAZYDROP_WORK_LOOK_UP, an entry whose blocks are to be looked up.  For the
+ * other arguments, see LazyDropOwn; if "matches" is not NULL, the entry must
+ * match.
+ */
+bool
+LazyDropHasWork(LazyDropWork work, int64 steal_before, LazyDropMatch matches,
+				const void *arg, bool patient)
+{
+	bool		found = false;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (LazyDropCanOwn(entry, steal_before) &&
+			(patient || !entry->pinned) &&
+			LazyDropCanLookUp(entry) == (work == LAZYDROP_WORK_LOOK_UP) &&
+			(matches == NULL || matches(&entry->locator, arg)))
+		{
+			found = true;
+			break;
+		}
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
+}
+
+/*
  * Return whether the worker should make a pass: buffers have been pending for
- * "delay_ms", a process is waiting for them, or half of the set is in use.
+ * "delay_ms" and the schedule allows it, a process is waiting for them, or half
+ * of the set is in use.  If not, return whether it should look up buffers.  It
+ * may miss some that are to be looked up, until the next pass.
  *
- * Entries with a pinned buffer are ignored until "retry_at".  Entries whose
- * files have not been released are ignored until they are, so that one pass is
+ * Entries with a pinned buffer are ignored for some time.  Entries whose files
+ * have not been released are ignored until they are, so that one pass is
  * enough for all that is being dropped.
  *
  * If no pass is due, "timeout_ms" is reduced to the time until one may be.
  */
-bool
-LazyDropFindBuffers(int64 delay_ms, int64 retry_at, long *timeout_ms)
+LazyDropWork
+LazyDropFindBuffers(int64 delay_ms, const LazyDropSchedule *schedule,
+					long *timeout_ms)
 {
 	int64		now = LazyDropNow();
 	int			crowd = Max(LazyDropCtl->capacity / 2, 1);
 	bool		crowded = pg_atomic_read_u32(&LazyDropCtl->nburied.value) >= crowd;
-	bool		found = false;
+	LazyDropWork work = LAZYDROP_WORK_NONE;
 	int			npassable = 0;
 	dlist_iter	iter;
 
@@ -213,33 +292,40 @@ LazyDropFindBuffers(int64 delay_ms, int64 retry_at, long *timeout_ms)
 	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-		int64		age_ms = (now - entry->buried_at_ns) / 1000000;
+		int64		due_at;
+		int64		retry_at;
+		bool		can_look_up;
 
 		if (!LazyDropCanOwn(entry, 0) ||
 			entry->files == LAZYDROP_FILES_BURIED ||
 			entry->files == LAZYDROP_FILES_FORGOTTEN)
 			continue;
+		can_look_up = LazyDropCanLookUp(entry);
+		due_at = Max(entry->buried_at_ns + delay_ms * 1000000, schedule->pass_at);
+		retry_at = can_look_up ? schedule->retry_lookup_at : schedule->retry_pass_at;
 		if (entry->pinned && now < retry_at)
 		{
 			/* Wait for the pin, but check other entries. */
 			*timeout_ms = Min(*timeout_ms, (retry_at - now) / 1000000 + 1);
 		}
+		else if (can_look_up)
+			work = LAZYDROP_WORK_LOOK_UP;
 		else if (entry->first_serial <= LazyDropCtl->drain_serial ||
-				 age_ms >= delay_ms || ++npassable >= crowd)
+				 now >= due_at || ++npassable >= crowd)
 		{
-			found = true;
+			work = LAZYDROP_WORK_PASS;
 			break;
 		}
 		else
 		{
 			/* The entries are sorted by age, so the others wait longer. */
-			*timeout_ms = Min(*timeout_ms, delay_ms - age_ms);
+			*timeout_ms = Min(*timeout_ms, (due_at - now) / 1000000 + 1);
 			if (!crowded)
 				break;
 		}
 	}
 	LWLockRelease(&LazyDropCtl->lock);
-	return found;
+	return work;
 }
 
 /*
@@ -326,6 +412,7 @@ SetJob(LazyDropJob *job, LazyDropEntry *entry)
 	job->keep_first = entry->keep_first;
 	job->gaps = entry->gaps;
 	job->measured = entry->measured;
+	job->sized = entry->sized;
 	job->nfailures = entry->nfailures;
 	job->hidden = entry->names == LAZYDROP_NAMES_HIDDEN;
 	job->nhidden = entry->nhidden;

@@ -163,6 +163,8 @@ LazyDropHideFiles(const LazyDropJob *job)
 	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	if (job->hidden)
 		return true;
+	if (!job->sized && !job->gaps)
+		LazyDropMeasureBlocks(&job->locator, job->serial);
 
 	/*
 	 * From here on, no other process begins a step.  An interrupt, which a

@@ -109,11 +109,11 @@ LazyDropInit(void)
 							GUC_UNIT_MB,
 							NULL, NULL, NULL);
 
-	DefineCustomIntVariable("lazydrop.scan_limit",
-							"Sets the maximum shared_buffers with which small relations are dropped without the lazy drop worker.",
-							"Zero leaves all drops to the worker.",
-							&lazydrop_scan_limit,
-							32 * (1024 * 1024 / BLCKSZ), 0, INT_MAX / 2,
+	DefineCustomIntVariable("lazydrop.lookup_limit",
+							"Sets the maximum size of a dropped relation whose buffers are looked up one by one.",
+							"-1 means a 32nd of shared_buffers.",
+							&lazydrop_lookup_limit,
+							-1, -1, INT_MAX / 2,
 							PGC_SIGHUP,
 							GUC_UNIT_BLOCKS,
 							NULL, NULL, NULL);

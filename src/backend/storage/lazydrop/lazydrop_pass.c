@@ -57,6 +57,9 @@ bool		lazydrop_log_passes = false;
 /* Maximum number of these buffers.  The entry of any other is left at once. */
 #define MAX_PINNED			1024
 
+/* Maximum number of relations whose blocks are looked up at a time. */
+#define LOOK_UP_BATCH		128
+
 /* Number of headers between two checks for a stop, about 0.1 ms. */
 #define HEADERS_PER_CHECK	(16 * 1024)
 
@@ -75,11 +78,9 @@ typedef struct PassState
 	int			pinned[MAX_PINNED];
 	int			npinned;
 
-	/* entries that the caller needs, and a buffer of them that stays pinned */
+	/* entries that the caller needs */
 	LazyDropMatch matches;
 	const void *arg;
-	Buffer		in_the_way;
-	BufferTag	in_the_way_tag;
 
 	int64		invalidated;
 	int64		took_us;
@@ -89,6 +90,16 @@ typedef struct PassState
 	int			ndatabases;
 	/* whether any entry has lost its buffers */
 	bool		settled;
+
+	/* relations whose blocks are looked up, instead of a pass */
+	struct
+	{
+		RelFileLocator locator;
+		BlockNumber nblocks[MAX_FORKNUM + 1];
+	}			lookups[LOOK_UP_BATCH];
+	int			nlookups;
+	uint64		nblocks;		/* of these and of earlier batches */
+	uint64		last_serial;
 
 	uint64		relation_filter[FILTER_WORDS];
 	uint64		database_filter[FILTER_WORDS];
@@ -101,8 +112,15 @@ typedef enum InvalidateResult
 	INVALIDATE_GIVEN_UP,		/* still pinned, and its entry is marked */
 } InvalidateResult;
 
-/* 20 kB, so not on the stack */
+/* 24 kB, so not on the stack */
 static PassState pass_state;
+
+/*
+ * A buffer that the last pass of this process has found pinned, of an entry
+ * that its caller needs.
+ */
+static Buffer in_the_way = InvalidBuffer;
+static BufferTag in_the_way_tag;
 
 /* multiplicative hashing: the high bits are good */
 static inline uint32
@@ -151,10 +169,8 @@ IsPatient(LazyDropMatch matches)
  * Add an entry that a pass owns, or its directory, to the bitmaps.
  */
 static void
-NoteOwned(const RelFileLocator *locator, void *arg)
+AddToFilters(PassState *pass, const RelFileLocator *locator)
 {
-	PassState  *pass = arg;
-
 	if (RelFileNumberIsValid(locator->relNumber))
 		FilterAdd(pass->relation_filter, locator->relNumber);
 	else
@@ -162,6 +178,46 @@ NoteOwned(const RelFileLocator *locator, void *arg)
 		FilterAdd(pass->database_filter, locator->dbOid);
 		pass->any_database = true;
 	}
+}
+
+/*
+ * Add any other entry to a pass.
+ */
+static bool
+NoteOwned(LazyDropEntry *entry, void *arg)
+{
+	if (LazyDropCanLookUp(entry))
+		return false;
+	AddToFilters((PassState *) arg, &entry->locator);
+	return true;
+}
+
+/*
+ * Add an entry to those whose blocks are looked up, if that is so.  All of them
+ * together must not cost more than a pass does, which would be enough for all.
+ */
+static bool
+NoteLookUp(LazyDropEntry *entry, void *arg)
+{
+	PassState  *pass = arg;
+
+	Assert(pass->nlookups < LOOK_UP_BATCH);
+	if (entry->first_serial <= pass->last_serial ||
+		(pass->matches != NULL && !pass->matches(&entry->locator, pass->arg)) ||
+		!LazyDropCanLookUp(entry))
+		return false;
+	if (pass->nblocks + LazyDropBlocksOf(entry) >= LazyDropLookUpLimit())
+	{
+		LazyDropLeaveToPass(entry);
+		return false;
+	}
+	pass->nblocks += LazyDropBlocksOf(entry);
+	pass->lookups[pass->nlookups].locator = entry->locator;
+	memcpy(pass->lookups[pass->nlookups].nblocks, entry->nblocks,
+		   sizeof(entry->nblocks));
+	pass->nlookups++;
+	pass->last_serial = entry->first_serial;
+	return true;
 }
 
 /*
@@ -201,8 +257,8 @@ GiveUp(PassState *pass, LazyDropEntry *entry, BufferDesc *buf,
 	if (entry == NULL ||
 		(pass->matches != NULL && pass->matches(&entry->locator, pass->arg)))
 	{
-		pass->in_the_way = BufferDescriptorGetBuffer(buf);
-		pass->in_the_way_tag = *tag;
+		in_the_way = BufferDescriptorGetBuffer(buf);
+		in_the_way_tag = *tag;
 	}
 }
 
@@ -336,6 +392,42 @@ VisitHeaders(PassState *pass)
 }
 
 /*
+ * Look up the blocks of all relations of a batch, and visit their buffers.
+ * Returns the number of blocks.
+ */
+static uint64
+LookUpBlocks(PassState *pass)
+{
+	uint64		total = 0;
+
+	for (int i = 0; i < pass->nlookups; i++)
+	{
+		for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
+		{
+			for (BlockNumber blocknum = 0;
+				 blocknum < pass->lookups[i].nblocks[forknum]; blocknum++)
+			{
+				BufferTag	tag;
+				int			buf_id;
+
+				if (total++ % HEADERS_PER_CHECK == 0)
+				{
+					CheckForStop();
+					Beat();
+				}
+				InitBufferTag(&tag, &pass->lookups[i].locator, forknum, blocknum);
+				buf_id = LazyDropLookUpBuffer(&tag);
+
+				/* It may be of another page by now, which VisitHeader sees. */
+				if (buf_id >= 0)
+					VisitHeader(pass, buf_id);
+			}
+		}
+	}
+	return total;
+}
+
+/*
  * Revisit buffers that were pinned by a read, or by a process about to find
  * that it need not write.  (The dropper waits for reads itself, by AIO
  * reference, which also reaps them.)  Buffers that stay pinned mark their
@@ -363,6 +455,33 @@ RevisitPinned(PassState *pass, int rounds)
 	for (int i = 0; i < pass->npinned; i++)
 		(void) Invalidate(pass, GetBufferDescriptor(pass->pinned[i]), true);
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Check that a pass would find no page of the relations of a batch.  An
+ * extension that has failed may leave a buffer that is not valid.
+ */
+static void
+AssertNothingLeft(const PassState *pass)
+{
+	for (int i = 0; i < NBuffers; i++)
+	{
+		BufferDesc *buf = GetBufferDescriptor(i);
+		RelFileLocator locator = BufTagGetRelFileLocator(&buf->tag);
+		LazyDropEntry *entry;
+
+		if (!RelFileNumberIsValid(locator.relNumber))
+			continue;
+		LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+		entry = LazyDropFindEntry(&locator);
+		Assert(entry == NULL || entry->owner != pass->owner ||
+			   entry->pinned || entry->buried_again ||
+			   !BufTagMatchesRelFileLocator(&buf->tag, &locator) ||
+			   (LazyDropReadBufState(buf) & BM_VALID) == 0);
+		LWLockRelease(&LazyDropCtl->lock);
+	}
+}
+#endif
 
 /*
  * Count the pass, before any process can see that its entries are done.
@@ -395,6 +514,62 @@ DisownOnError(int code, Datum arg)
 }
 
 /*
+ * Look up the buffers of small relations whose files are gone (rule R18), and
+ * invalidate them.  If "matches" is not NULL, an entry must match.  Unless
+ * "patient" is set, entries with a pinned buffer are left out.  Relations that
+ * would make it cost more than a pass are left to one.
+ *
+ * Returns whether any entry has lost its buffers.  For what the caller holds,
+ * and for interrupts, see LazyDropPass.
+ */
+bool
+LazyDropLookUp(int64 steal_before, LazyDropMatch matches, const void *arg,
+			   bool patient)
+{
+	PassState  *pass = &pass_state;
+	bool		settled = false;
+	uint64		last_serial = 0;
+	uint64		nblocks = 0;
+
+	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
+	while (!LazyDropNothingBuried())
+	{
+		int			ntaken;
+
+		memset(pass, 0, offsetof(PassState, relation_filter));
+		pass->matches = matches;
+		pass->arg = arg;
+		pass->last_serial = last_serial;
+		pass->nblocks = nblocks;
+		Beat();
+		pass->owner = LazyDropOwn(steal_before, matches, arg, patient,
+								  NoteLookUp, pass, LOOK_UP_BATCH, &ntaken);
+		if (pass->owner == 0)
+			break;
+
+		PG_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
+		{
+			if (am_lazydrop_worker)
+				LAZYDROP_INJECTION_POINT("lazydrop-pass");
+			LazyDropCount(LAZYDROP_BLOCKS_LOOKED_UP, LookUpBlocks(pass));
+			RevisitPinned(pass, IsPatient(matches) ? PINNED_ROUNDS : 0);
+			if (am_lazydrop_worker)
+				LAZYDROP_INJECTION_POINT("lazydrop-pass-end");
+			LazyDropCount(LAZYDROP_BUFFERS_INVALIDATED, pass->invalidated);
+#ifdef USE_ASSERT_CHECKING
+			AssertNothingLeft(pass);
+#endif
+			settled |= LazyDropFinishPass(pass->owner, &pass->nrelations,
+										  &pass->ndatabases);
+		}
+		PG_END_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
+		last_serial = pass->last_serial;
+		nblocks = pass->nblocks;
+	}
+	return settled;
+}
+
+/*
  * Invalidate the buffers of all entries that need a pass and have no owner,
  * and of entries that LazyDropOwn may take over.  Returns whether any entry
  * has lost its buffers.
@@ -408,20 +583,23 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 	PassState  *pass = &pass_state;
 	instr_time	began;
 	int			ntaken;
+	bool		settled;
 
-	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
+	in_the_way = InvalidBuffer;
+	settled = LazyDropLookUp(steal_before, matches, arg, IsPatient(matches));
+	if (!LazyDropHasWork(LAZYDROP_WORK_PASS, steal_before, matches, arg,
+						 IsPatient(matches)))
+		return settled;
+
 	memset(pass, 0, sizeof(PassState));
-	if (LazyDropNothingBuried())
-		return false;
-
 	pass->matches = matches;
 	pass->arg = arg;
 	INSTR_TIME_SET_CURRENT(began);
 	Beat();
 	pass->owner = LazyDropOwn(steal_before, matches, arg, IsPatient(matches),
-							  NoteOwned, pass, &ntaken);
+							  NoteOwned, pass, LazyDropCtl->capacity, &ntaken);
 	if (pass->owner == 0)
-		return false;
+		return settled;
 
 	PG_ENSURE_ERROR_CLEANUP(DisownOnError, UInt32GetDatum(pass->owner));
 	{
@@ -446,7 +624,7 @@ LazyDropPass(int64 steal_before, LazyDropMatch matches, const void *arg)
 						pass->nrelations, pass->ndatabases,
 						(long long) pass->invalidated, NBuffers,
 						pass->took_us / 1000.0)));
-	return pass->settled;
+	return settled || pass->settled;
 }
 
 /*
@@ -465,13 +643,14 @@ LazyDropPassForDirectory(const RelFileLocator *directory)
 	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	Assert(!RelFileNumberIsValid(directory->relNumber));
 	memset(pass, 0, sizeof(PassState));
+	in_the_way = InvalidBuffer;
 	pass->directory = directory;
-	NoteOwned(directory, pass);
+	AddToFilters(pass, directory);
 	INSTR_TIME_SET_CURRENT(began);
 	VisitHeaders(pass);
 	RevisitPinned(pass, PINNED_ROUNDS);
 	CountPass(pass, began);
-	return !BufferIsValid(pass->in_the_way);
+	return !BufferIsValid(in_the_way);
 }
 
 /*
@@ -484,14 +663,12 @@ LazyDropPassForDirectory(const RelFileLocator *directory)
 bool
 LazyDropConflictWithPin(void)
 {
-	const PassState *pass = &pass_state;
-
-	if (!InHotStandby || !BufferIsValid(pass->in_the_way) ||
-		!ReadRecentBuffer(BufTagGetRelFileLocator(&pass->in_the_way_tag),
-						  BufTagGetForkNum(&pass->in_the_way_tag),
-						  pass->in_the_way_tag.blockNum, pass->in_the_way))
+	if (!InHotStandby || !BufferIsValid(in_the_way) ||
+		!ReadRecentBuffer(BufTagGetRelFileLocator(&in_the_way_tag),
+						  BufTagGetForkNum(&in_the_way_tag),
+						  in_the_way_tag.blockNum, in_the_way))
 		return false;
-	LockBufferForCleanup(pass->in_the_way);
-	UnlockReleaseBuffer(pass->in_the_way);
+	LockBufferForCleanup(in_the_way);
+	UnlockReleaseBuffer(in_the_way);
 	return true;
 }

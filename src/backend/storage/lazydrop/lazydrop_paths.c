@@ -217,7 +217,8 @@ LazyDropDirectoryPath(LazyDropPath *path, const LazyDropJob *job)
  * Return the number of segments of the fork whose first segment is "first".
  * There are no gaps, unless "gaps" is set; then, return the number of the last
  * segment plus one.  A segment that cannot be looked up is counted, because it
- * may be possible to remove it.  Nothing is allocated, and fd.c is not used.
+ * may be possible to remove it, and so are those behind it.  Nothing is
+ * allocated, and fd.c is not used.
  */
 uint64
 LazyDropCountSegments(const RelPathStr *first, bool gaps)
@@ -236,7 +237,10 @@ LazyDropCountSegments(const RelPathStr *first, bool gaps)
 		if (stat(path.str, &st) < 0)
 		{
 			if (errno != ENOENT)
+			{
 				nsegments++;
+				gaps = true;
+			}
 			break;
 		}
 	}
@@ -273,6 +277,29 @@ LazyDropFileSize(const LazyDropPath *path)
 	struct stat st;
 
 	return stat(path->str, &st) < 0 ? 0 : st.st_size;
+}
+
+/*
+ * Return the number of blocks of a fork, whose segments have no gaps.  If it
+ * is not known, because a file cannot be looked up or a main fork is missing,
+ * return InvalidBlockNumber.
+ */
+BlockNumber
+LazyDropCountBlocks(RelFileLocatorBackend rlocator, ForkNumber forknum)
+{
+	RelPathStr	first = LazyDropRelPath(rlocator, forknum);
+	BlockNumber nblocks = forknum == MAIN_FORKNUM ? InvalidBlockNumber : 0;
+
+	for (uint64 segno = 0;; segno++)
+	{
+		LazyDropPath path;
+		struct stat st;
+
+		LazyDropSegmentPath(&path, &first, segno);
+		if (stat(path.str, &st) < 0)
+			return errno == ENOENT ? nblocks : InvalidBlockNumber;
+		nblocks = segno * RELSEG_SIZE + (st.st_size + BLCKSZ - 1) / BLCKSZ;
+	}
 }
 
 /*
@@ -338,6 +365,24 @@ LazyDropUnhideFile(const LazyDropJob *job, const char *path, int *nhidden)
 		return false;
 	(*nhidden)--;
 	return true;
+}
+
+/*
+ * Note the number of blocks of each fork of a relation, unless that is known
+ * (rule R18).  For "serial", see LazyDropSetBlocks.  Called before this process
+ * touches a file.  The caller holds no lock.
+ */
+void
+LazyDropMeasureBlocks(const RelFileLocator *locator, uint64 serial)
+{
+	RelFileLocatorBackend rlocator = {*locator, INVALID_PROC_NUMBER};
+	BlockNumber nblocks[MAX_FORKNUM + 1];
+
+	if (!RelFileNumberIsValid(locator->relNumber))
+		return;
+	for (ForkNumber forknum = 0; forknum <= MAX_FORKNUM; forknum++)
+		nblocks[forknum] = LazyDropCountBlocks(rlocator, forknum);
+	LazyDropSetBlocks(locator, serial, nblocks);
 }
 
 /*

@@ -27,15 +27,6 @@
 #include "storage/lazydrop_internal.h"
 #include "utils/memutils.h"
 
-int			lazydrop_scan_limit = 32 * (1024 * 1024 / BLCKSZ);
-
-/*
- * With a small pool, a drop of at most this many relations, with at most this
- * many bytes in total, is done as in stock (IsCheapToDrop).
- */
-#define SCAN_MAX_RELATIONS		16
-#define SMALL_DROP				(16 * 1024 * 1024)
-
 /*
  * The smallest free space map has three blocks, one for each level.  It can
  * have more segments than the main fork only if a segment has less than about
@@ -77,49 +68,6 @@ static Burial burial;
  */
 
 /*
- * Return whether to do a drop as in stock because that costs less: scanning a
- * small pool is faster than recording a burial and having another process do
- * the work, and small files are removed at once.  Checks each file's size, so
- * not for many.  Not in replay, nor if a buffer is pinned: a session may hold
- * a pin for long without a lock that conflicts with the drop (rules R1, R7).
- */
-static bool
-IsCheapToDrop(SMgrRelation *rels, int nrels)
-{
-	uint64		bytes = 0;
-
-	if (NBuffers > lazydrop_scan_limit || nrels > SCAN_MAX_RELATIONS ||
-		RecoveryInProgress())
-		return false;
-	for (int i = 0; i < nrels; i++)
-	{
-		RelPathStr	path = LazyDropRelPath(rels[i]->smgr_rlocator, MAIN_FORKNUM);
-		struct stat st;
-
-		if (stat(path.str, &st) == 0)
-			bytes += st.st_size;
-	}
-	if (bytes > SMALL_DROP)
-		return false;
-
-	/* Stock waits for pins.  This is only a hint, so it takes no locks. */
-	for (int i = 0; i < NBuffers; i++)
-	{
-		BufferDesc *buf = GetBufferDescriptor(i);
-
-		if (BUF_STATE_GET_REFCOUNT(LazyDropReadBufState(buf)) == 0)
-			continue;
-		for (int j = 0; j < nrels; j++)
-		{
-			if (BufTagMatchesRelFileLocator(&buf->tag,
-											&rels[j]->smgr_rlocator.locator))
-				return false;
-		}
-	}
-	return true;
-}
-
-/*
  * Bury relations that are about to be unlinked, if there is room for all, and
  * remember them for the call of DropRelationsAllBuffers that follows.
  *
@@ -153,7 +101,7 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		if (!RelFileLocatorBackendIsTemp(rels[i]->smgr_rlocator))
 			n++;
 	}
-	if (n == 0 || !LazyDropMayBury(n) || IsCheapToDrop(rels, nrels))
+	if (n == 0 || !LazyDropMayBury(n))
 		return;
 
 	LAZYDROP_INJECTION_POINT("lazydrop-bury");
@@ -184,6 +132,13 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 	LazyDropWaitForWriters(locators, n);
 	if (files == LAZYDROP_FILES_NONE)
 		LazyDropWaitForReads(locators, n);
+
+	/*
+	 * This process removes the files, but nobody has seen relations that it
+	 * has created, so none of their pages is read until then (rule R18).
+	 */
+	for (int i = 0; i < n && XLogRecPtrIsInvalid(durable) && !RecoveryInProgress(); i++)
+		LazyDropMeasureBlocks(&locators[i], 0);
 	burial.relations = locators;
 	burial.nrelations = n;
 	burial.durable = durable;

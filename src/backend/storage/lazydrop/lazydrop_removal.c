@@ -420,6 +420,8 @@ LazyDropRemoveFiles(const LazyDropJob *job, LazyDropPause pause)
 
 	Assert(!LWLockHeldByMe(&LazyDropCtl->lock));
 	LazyDropMeasure(job);
+	if (!job->sized && !job->gaps)
+		LazyDropMeasureBlocks(&job->locator, job->serial);
 	if (LazyDropIsForLeftovers(&job->locator))
 		go_on = RemoveLeftovers(job, pause, &failed);
 	else if (!job->hidden && !is_relation)

@@ -28,6 +28,12 @@
 
 LazyDropShared *LazyDropCtl = NULL;
 
+/*
+ * First serial number of the newest entry that the pass of this process owns.
+ * The list of all entries is sorted by it.
+ */
+static uint64 newest_owned = 0;
+
 /* ---------------------------------------------------------------------
  * Entries
  * ---------------------------------------------------------------------
@@ -202,6 +208,7 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		 */
 		if (entry->owner != 0)
 			entry->buried_again = true;
+		entry->look_up = false;
 	}
 	else
 	{
@@ -215,6 +222,8 @@ AddEntry(const RelFileLocator *locator, LazyDropFiles files, XLogRecPtr lsn,
 		entry->owner = 0;
 		entry->buried_again = false;
 		entry->pinned = false;
+		entry->sized = false;
+		entry->look_up = true;
 		entry->files = LAZYDROP_FILES_NONE;
 		entry->gaps = false;
 		entry->nhidden = 0;
@@ -296,6 +305,35 @@ DeleteIfDone(LazyDropEntry *entry)
 	return true;
 }
 
+/*
+ * Leave an entry to a pass for good, because its blocks are too many to look
+ * them up, with others, or because their number is not certain (rule R18).
+ */
+void
+LazyDropLeaveToPass(LazyDropEntry *entry)
+{
+	AssertEntryIsSound(entry);
+	entry->look_up = false;
+}
+
+/*
+ * Leave all relations of a database to passes.  Its dropper may remove their
+ * files before anybody has counted the blocks.
+ */
+static void
+LeaveDatabaseToPass(Oid dboid)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (entry->locator.dbOid == dboid)
+			LazyDropLeaveToPass(entry);
+	}
+}
+
 /* ---------------------------------------------------------------------
  * Burial
  * ---------------------------------------------------------------------
@@ -334,6 +372,8 @@ LazyDropAddAll(const RelFileLocator *locators, int n, LazyDropFiles files,
 			entry->gaps = true;
 		AssertEntryIsSound(entry);
 	}
+	if (fits && !RelFileNumberIsValid(locators[0].relNumber))
+		LeaveDatabaseToPass(locators[0].dbOid);
 	*wake |= pg_atomic_read_u32(&LazyDropCtl->npending) >=
 		LazyDropCtl->capacity / 2;
 	*wake &= fits;
@@ -548,24 +588,29 @@ LazyDropCanOwn(const LazyDropEntry *entry, int64 steal_before)
 }
 
 /*
- * Start a pass: make this process the owner of all entries that need one and
- * have no owner.  Entries of another owner that has made no progress since
- * "steal_before" are taken over if they match, or if "matches" is NULL.  Unless
- * "patient" is set, entries with a pinned buffer are left out.
+ * Start a pass or a lookup: make this process the owner of up to "max" entries
+ * that need one and have no owner, oldest first.  Entries of another owner that
+ * has made no progress since "steal_before" are taken over if they match, or if
+ * "matches" is NULL.  Unless "patient" is set, entries with a pinned buffer are
+ * left out.
  *
- * Calls "owned" for each entry, with the lock held, and sets "ntaken" to the
- * number of entries that were taken over.  Returns the number of the pass, or 0
- * if there is no such entry.  The caller must make sure that LazyDropDisown or
- * LazyDropFinishPass is called, and no error may be raised before.
+ * Calls "owned" for each such entry, which may decline it, and sets "ntaken"
+ * to the number of entries that were taken over.  Returns the number of the
+ * pass, or 0 if there is no such entry.  The caller must make sure that
+ * LazyDropDisown or LazyDropFinishPass is called, and no error may be raised
+ * before.
  */
 uint32
 LazyDropOwn(int64 steal_before, LazyDropMatch matches, const void *arg,
-			bool patient, LazyDropOwned owned, void *owned_arg, int *ntaken)
+			bool patient, LazyDropOwned owned, void *owned_arg, int max,
+			int *ntaken)
 {
 	uint32		owner = 0;
+	int			n = 0;
 	dlist_iter	iter;
 
 	*ntaken = 0;
+	newest_owned = 0;
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
@@ -574,7 +619,8 @@ LazyDropOwn(int64 steal_before, LazyDropMatch matches, const void *arg,
 		if (!LazyDropCanOwn(entry, steal_before) ||
 			(entry->owner != 0 && matches != NULL &&
 			 !matches(&entry->locator, arg)) ||
-			(entry->pinned && !patient))
+			(entry->pinned && !patient) ||
+			!owned(entry, owned_arg))
 			continue;
 		if (owner == 0)
 		{
@@ -590,7 +636,9 @@ LazyDropOwn(int64 steal_before, LazyDropMatch matches, const void *arg,
 		entry->buried_again = false;
 		entry->pinned = false;
 		AssertEntryIsSound(entry);
-		owned(&entry->locator, owned_arg);
+		newest_owned = entry->first_serial;
+		if (++n == max)
+			break;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	return owner;
@@ -610,6 +658,8 @@ LazyDropDisown(uint32 owner)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
+		if (entry->first_serial > newest_owned)
+			break;
 		if (entry->owner == owner)
 			entry->owner = 0;
 	}
@@ -652,6 +702,8 @@ LazyDropFinishPass(uint32 owner, int *nrelations, int *ndatabases)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
+		if (entry->first_serial > newest_owned)
+			break;
 		if (entry->owner != owner)
 			continue;
 		AssertEntryIsSound(entry);
@@ -874,6 +926,30 @@ LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)
 		job->entry->nfailures++;
 		job->entry->retry_at_ns = now + delay_ns;
 		AssertEntryIsSound(job->entry);
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+}
+
+/*
+ * Set the number of blocks of each fork of a relation, unless that is known or
+ * its entry, with this serial number, is gone.  A dropper, which has the name
+ * to itself until it has removed the files, gives 0 instead.  Whoever touches
+ * a file has called this before, so the blocks have been counted before any
+ * was touched.
+ */
+void
+LazyDropSetBlocks(const RelFileLocator *locator, uint64 serial,
+				  const BlockNumber *nblocks)
+{
+	LazyDropEntry *entry;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
+	entry = LazyDropFindEntry(locator);
+	if (entry != NULL && (serial == 0 || entry->serial == serial) &&
+		!entry->sized && !entry->gaps)
+	{
+		memcpy(entry->nblocks, nblocks, sizeof(entry->nblocks));
+		entry->sized = true;
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 }

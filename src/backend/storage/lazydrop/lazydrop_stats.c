@@ -45,6 +45,7 @@ static const char *const counter_names[] = {
 	"checkpoint_wait_ms",
 	"hide_failures",
 	"undeferred_removals",
+	"blocks_looked_up",
 };
 
 StaticAssertDecl(lengthof(counter_names) == LAZYDROP_NUM_COUNTERS,

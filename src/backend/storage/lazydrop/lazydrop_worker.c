@@ -27,6 +27,8 @@
  */
 #include "postgres.h"
 
+#include <sys/resource.h>
+
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -54,6 +56,15 @@
 #define PATIENCE_MS			5000
 
 /*
+ * After a pass, the worker makes no other one for this many times the
+ * processor time that the pass has taken, unless a process waits for one or
+ * the set is half full.  If it were smaller, drops of large relations would
+ * use more of a processor on a server with terabytes of shared_buffers.  If it
+ * were larger, their buffers would be free later.
+ */
+#define PASS_REST			19
+
+/*
  * Interval between checks of entries that wait for other processes, in
  * milliseconds.  If it were shorter, a process that is stuck would keep the
  * worker busy.  If it were longer, DROP DATABASE would free its space late.
@@ -69,8 +80,7 @@
 
 int			lazydrop_pass_delay = 1000;
 
-/* time of the next pass for entries with a pinned buffer (LazyDropNow) */
-static int64 retry_at = 0;
+static LazyDropSchedule schedule;
 
 /* time at which to look, during a removal, whether a pass is due */
 static int64 next_look_at = 0;
@@ -110,21 +120,21 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * Find out whether a pass is due.  Returns the number of milliseconds until
- * that may change, or files may have to be removed, without a wakeup, or -1 if
- * nothing is pending.
+ * Find out whether a pass is due, or buffers are to be looked up.  Returns the
+ * number of milliseconds until that may change, or files may have to be
+ * removed, without a wakeup, or -1 if nothing is pending.
  */
 static long
-LookForPass(bool *due)
+LookForBuffers(LazyDropWork *work)
 {
 	long		timeout = LAZYDROP_RETRY_MS;
 
-	*due = false;
+	*work = LAZYDROP_WORK_NONE;
 	if (LazyDropNothingPending())
 		return -1;
 	if (LazyDropAdvanceWaiting())
 		timeout = POLL_MS;
-	*due = LazyDropFindBuffers(lazydrop_pass_delay, retry_at, &timeout);
+	*work = LazyDropFindBuffers(lazydrop_pass_delay, &schedule, &timeout);
 	return timeout;
 }
 
@@ -150,17 +160,52 @@ ProcessWorkerInterrupts(void)
 }
 
 /*
+ * Return the processor time that this process has used, in microseconds.
+ */
+static int64
+ProcessorTime(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * INT64CONST(1000000) +
+		usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+}
+
+/*
+ * Look up the buffers of small relations whose files are gone.
+ */
+static void
+LookUp(void)
+{
+	bool		patient = LazyDropNow() >= schedule.retry_lookup_at;
+
+	if (!LazyDropHasWork(LAZYDROP_WORK_LOOK_UP, 0, NULL, NULL, patient))
+		return;
+	LAZYDROP_INJECTION_POINT("lazydrop-worker");
+	(void) LazyDropLookUp(0, NULL, NULL, patient);
+	if (patient)
+		schedule.retry_lookup_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
+}
+
+/*
  * Make a pass over the buffer headers.
  */
 static void
 MakePass(void)
 {
+	int64		began = ProcessorTime();
+	int64		now;
+
 	Assert(am_lazydrop_worker);
 	pgstat_report_activity(STATE_RUNNING,
 						   "invalidating buffers of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-worker");
 	(void) LazyDropPass(0, NULL, NULL);
-	retry_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
+	now = LazyDropNow();
+	schedule.pass_at = now + (ProcessorTime() - began) * 1000 * PASS_REST;
+	schedule.retry_lookup_at = now + PATIENCE_MS * INT64CONST(1000000);
+	schedule.retry_pass_at = schedule.retry_lookup_at;
 }
 
 /*
@@ -195,11 +240,13 @@ WaitForStep(void)
 		}
 		if (LazyDropNow() >= next_look_at)
 		{
-			bool		due;
-			long		timeout = LookForPass(&due);
+			LazyDropWork work;
+			long		timeout = LookForBuffers(&work);
 
-			if (due)
+			if (work == LAZYDROP_WORK_PASS)
 				MakePass();
+			else if (work == LAZYDROP_WORK_LOOK_UP)
+				LookUp();
 			(void) LazyDropAdvisorStartWorker(timeout);
 			BeginRemoving();
 		}
@@ -289,7 +336,8 @@ LazyDropWorkerMain(Datum arg)
 
 	for (;;)
 	{
-		bool		due;
+		LazyDropWork work;
+		int64		last_pass;
 		bool		removed;
 		long		timeout;
 		long		sleep;
@@ -304,14 +352,18 @@ LazyDropWorkerMain(Datum arg)
 		/*
 		 * Remove files before the pass, so that entries with small files need
 		 * only one.  Look for both in the opposite order: an entry may seem
-		 * to need a pass because its files have just been released.
+		 * to need a pass because its files have just been released.  A long
+		 * removal has made the pass.
 		 */
-		timeout = LookForPass(&due);
+		timeout = LookForBuffers(&work);
+		last_pass = schedule.pass_at;
 		removed = RemoveFiles();
-		if (due)
+		if (work == LAZYDROP_WORK_PASS && schedule.pass_at == last_pass)
 			MakePass();
+		else if (removed || work == LAZYDROP_WORK_LOOK_UP)
+			LookUp();
 		sleep = LazyDropAdvisorStartWorker(timeout);
-		if (removed || due)
+		if (removed || work != LAZYDROP_WORK_NONE)
 			continue;
 
 		pgstat_report_activity(STATE_IDLE,

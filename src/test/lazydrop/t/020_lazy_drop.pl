@@ -23,6 +23,7 @@ my $primary = start_quiet_node(
 	'primary',
 	'shared_buffers' => '64MB',
 	'max_prepared_transactions' => '2',
+	'lazydrop.lookup_limit' => '0',
 	'lazydrop.log_passes' => 'on');
 $primary->safe_psql('postgres', 'CREATE EXTENSION injection_points');
 $primary->backup('backup');

@@ -21,7 +21,10 @@ use Time::HiRes qw(time usleep);
 need_injection_points();
 
 # With this size, a pass has eight steps.
-my $node = start_quiet_node('node', 'shared_buffers' => '1GB');
+my $node = start_quiet_node(
+	'node',
+	'shared_buffers' => '1GB',
+	'lazydrop.lookup_limit' => '0');
 $node->safe_psql('postgres', "CREATE EXTENSION $_")
   foreach qw(injection_points pg_buffercache);
 

@@ -312,27 +312,6 @@ SKIP:
 			"SELECT current_setting('$setting') = 'on'");
 	}
 
-	# If shared_buffers does not exceed the limit, the drop of a small table is not
-	# deferred.
-	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 32MB');
-	$node->reload;
-	$node->poll_query_until('postgres',
-		q{SELECT current_setting('lazydrop.scan_limit') = '32MB'});
-	foreach my $size (0, 20 * MB)
-	{
-		my @paths = create_table('t');
-		truncate($node->data_dir . "/$paths[0]", $size) if $size > 0;
-		my $before = stats($node)->{deferred_relations};
-		$node->safe_psql('postgres', 'DROP TABLE t');
-		my $buried = stats($node)->{deferred_relations} - $before;
-		my $left = grep { -s $node->data_dir . "/$_" } all_files(@paths);
-		ok( $size > 0 ? ($buried > 0 && $left > 0) : ($buried + $left == 0),
-			'lazydrop.scan_limit: a '
-			  . ($size > 0 ? 'large' : 'small')
-			  . ' table is '
-			  . ($size > 0 ? 'left to the worker' : 'removed at once'));
-	}
-
 	# The drop does not wait for a pin, although stock would do so here.
 	$node->safe_psql('postgres', 'CREATE SEQUENCE s');
 	my $reader = $node->background_psql('postgres');
@@ -344,12 +323,8 @@ SKIP:
 		timeout => $PostgreSQL::Test::Utils::timeout_default,
 		timed_out => \$timed_out);
 	ok(!$timed_out,
-		'lazydrop.scan_limit: a page that is pinned holds up no drop');
+		'a page that is pinned holds up no drop');
 	$reader->quit;
-	$node->append_conf('postgresql.conf', 'lazydrop.scan_limit = 0');
-	$node->reload;
-	$node->poll_query_until('postgres',
-		q{SELECT current_setting('lazydrop.scan_limit') = '0'});
 
 	# The end of a prepared transaction is durable, whether it is a commit or a rollback.
 	foreach my $end ('COMMIT', 'ROLLBACK')

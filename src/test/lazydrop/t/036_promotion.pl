@@ -31,6 +31,7 @@ my %segment_size = ('standby_1' => GB, 'standby_2' => 8 * MB);
 
 my ($primary, $standby) = start_quiet_pair(
 	'fsync' => 'on',
+	'lazydrop.lookup_limit' => '0',
 	'lazydrop.pass_delay' => '60s',
 	'wal_log_hints' => 'on',
 	'wal_keep_size' => '1GB');

@@ -30,6 +30,7 @@ use constant MB => 1024 * 1024;
 my $seconds = ($ENV{LAZYDROP_TORTURE_SECONDS} || 0) / 2;
 my $held = 'lazydrop-worker';
 my ($primary, $standby) = start_pair(
+	'lazydrop.lookup_limit' => '0',
 	'lazydrop.max_pending' => '100000',
 	'log_checkpoints' => 'on',
 	'max_connections' => '50',

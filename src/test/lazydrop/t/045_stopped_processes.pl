@@ -36,6 +36,7 @@ note 'LAZYDROP_STOCK names no installation, so nothing is compared with stock'
   unless defined $stock;
 
 my ($primary, $standby) = start_pair(
+	'lazydrop.lookup_limit' => '0',
 	'lazydrop.max_pending' => '64',
 	'log_checkpoints' => 'on');
 my @nodes = ($primary, $standby);

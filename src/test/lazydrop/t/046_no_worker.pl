@@ -23,7 +23,8 @@ need_injection_points();
 
 use constant MB => 1024 * 1024;
 
-my ($primary, $standby) = start_pair('log_checkpoints' => 'on');
+my ($primary, $standby) =
+  start_pair('lazydrop.lookup_limit' => '0', 'log_checkpoints' => 'on');
 my @nodes = ($primary, $standby);
 my $what = 'no worker';
 keep_rows(1000);

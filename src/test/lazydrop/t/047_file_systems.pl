@@ -94,6 +94,7 @@ sub new_node
 		allow_in_place_tablespaces = on
 		autovacuum = off
 		checkpoint_timeout = 1h
+		lazydrop.lookup_limit = 0
 		lazydrop.pass_delay = 1min});
 	push @nodes_there, $node;
 	$node->start;

@@ -37,6 +37,7 @@ $primary->append_conf(
 autovacuum = off
 shared_buffers = 64MB
 # for the standby, when it is the fork: stock takes no notice
+lazydrop.lookup_limit = 0
 lazydrop.pass_delay = 60s
 lazydrop.log_passes = on
 });

@@ -92,8 +92,6 @@ foreach my $name (@settings)
 		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's'
 			WHEN unit = 'MB' AND boot_val <> '0' THEN boot_val::int / 1024 || 'GB'
 			WHEN unit = 'kB' THEN boot_val::int / 1024 || 'MB'
-			WHEN unit LIKE '%kB'
-			THEN boot_val::int * pg_size_bytes(unit) / 1048576 || 'MB'
 			ELSE boot_val END,
 			CASE context WHEN 'sighup' THEN 'reload' WHEN 'postmaster' THEN 'restart' END
 		FROM pg_settings WHERE name = '$name'});

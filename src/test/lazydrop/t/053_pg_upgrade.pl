@@ -92,6 +92,7 @@ sub upgrade
 		autovacuum = off
 		shared_buffers = 32MB
 		lazydrop.log_passes = on
+		lazydrop.lookup_limit = 0
 		lazydrop.pass_delay = 60s});
 	$new->start;
 
@@ -194,7 +195,7 @@ foreach my $old_bindir (@old_bindirs)
 	note('upgrading from ' . $old->pg_version);
 	$old->init(extra => ['--data-checksums']);
 	$old->append_conf('postgresql.conf',
-		"autovacuum = off\nlazydrop.pass_delay = 60s");
+		"autovacuum = off\nlazydrop.lookup_limit = 0\nlazydrop.pass_delay = 60s");
 	$old->start;
 	create_schema($old);
 	my $old_is_fork =

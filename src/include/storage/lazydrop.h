@@ -100,6 +100,32 @@ extern void LazyDropCheckPointDuties(void);
 /* procsignal.c: last barrier that all processes have absorbed */
 extern uint64 LazyDropBarrierTaken(void);
 
+/* commands that visit all headers of a pool, of which few may matter */
+typedef struct LazyDropBlocks
+{
+	/* whether the blocks are few, so that they are looked up */
+	bool		few;
+
+	/* relations, and the range of their forks */
+	SMgrRelation *rels;
+	int			nrels;
+	ForkNumber	first_fork;
+	ForkNumber	last_fork;
+	BlockNumber first_block;
+
+	/* position, and size of the fork */
+	int			rel;
+	ForkNumber	forknum;
+	BlockNumber block;
+	BlockNumber nblocks;
+} LazyDropBlocks;
+
+extern void LazyDropBeginBlocks(LazyDropBlocks *blocks, SMgrRelation *rels,
+								int nrels, ForkNumber forknum,
+								BlockNumber first_block, int nheaders);
+extern bool LazyDropNextBlock(LazyDropBlocks *blocks, struct buftag *tag);
+extern int	LazyDropNextBuffer(LazyDropBlocks *blocks, int previous);
+
 /* partial truncation */
 extern void LazyDropBeginTruncate(SMgrRelation reln, const ForkNumber *forknum,
 								  int nforks, const BlockNumber *old_nblocks);

@@ -55,7 +55,7 @@ our @EXPORT =
   start_program run_program end_program command sync_disk stop_everything
   memory_group start_limited
   pgbench pgbench_start pgbench_finish pgbench_init percentiles loop_script
-  hold_and_run time_resumed_replay wait_for_nothing_left
+  hold_and_run time_resumed_replay time_promotion wait_for_nothing_left
   table_path add_gigabytes is_left wait_for_no_file wait_for_end cpu_seconds);
 
 # If a module bails out, only the case ends, not the run.
@@ -695,6 +695,36 @@ sub time_resumed_replay
 		$session->query("SELECT pg_last_wal_replay_lsn() >= '$end'") ne 't')
 	{
 		usleep(1_000);
+	}
+	my $took = time - $began;
+	$session->quit;
+	return $took;
+}
+
+=pod
+
+=item time_promotion($standby)
+
+Promote a standby, and return the number of seconds until it is no longer in recovery.
+
+=cut
+
+sub time_promotion
+{
+	my ($standby) = @_;
+	my $session = $standby->background_psql('postgres');
+	$session->query_safe('SELECT 1');
+	my $began = time;
+	run_program(
+		[
+			$standby->installed_command('pg_ctl'),
+			'-D' => $standby->data_dir,
+			'--no-wait', 'promote'
+		],
+		'>' => \*STDERR,
+		'2>&1') or die "pg_ctl promote failed\n";
+	while ($session->query_safe('SELECT pg_is_in_recovery()') ne 'f')
+	{
 	}
 	my $took = time - $began;
 	$session->quit;

@@ -43,6 +43,26 @@ our %plots = (
 			y => 'transactions per second'
 		}
 	],
+	'terabyte' => [
+		{
+			kind => 'lines',
+			case => '^loop$',
+			measure => 'throughput',
+			log => 1,
+			title => 'CREATE, INSERT, DROP in a loop, one client',
+			y => 'transactions per second'
+		},
+		map {
+			+{
+				kind => 'lines',
+				case => "^$_",
+				measure => '^the same',
+				log => 1,
+				title => "all processes but the background writer, $_ drops per second",
+				y => 'ms of CPU time for each drop'
+			}
+		} (2, 100)
+	],
 	'drop-replay' => [
 		map {
 			+{

@@ -75,6 +75,66 @@ my @bars = (
 				least => 0.98
 			}
 		} ('8MB', '32MB', '128MB')),
+	{
+		scenario => 'terabyte',
+		what => 'create/insert/drop loop, fork: tps with 512 GB : 8 MB',
+		of => [ 'on', '512GB', 'loop', 'throughput' ],
+		by => [ 'on', '8MB', 'loop', 'throughput' ],
+		least => 0.95
+	},
+	(   map {
+			my $rate = $_;
+			map {
+				+{
+					scenario => 'terabyte',
+					what =>
+					  "CPU of all processes for a drop, $rate per second, fork$_->[1]: ms with 512 GB : 128 MB",
+					of => [ 'on', '512GB', "^$rate drops", $_->[0] ],
+					by => [ 'on', '128MB', "^$rate drops", $_->[0] ],
+					most => 1.15
+				}
+			} ([ '^CPU', '' ], [ '^the same', ', without the background writer' ])
+		} (2, 100)),
+	{
+		scenario => 'terabyte',
+		what => 'replay of a DROP TABLE, fork: us with 512 GB : 128 MB',
+		of => [ 'on', '512GB', 'DROP TABLE', 'replay' ],
+		by => [ 'on', '128MB', 'DROP TABLE', 'replay' ],
+		most => 1.1
+	},
+	(   map {
+			+{
+				scenario => 'other-scans',
+				what =>
+				  "temporary tables, fork, $_: tps with 1 GB : 8 MB of temp_buffers",
+				of => [ 'on', '128MB', "of 1GB; $_\$", 'throughput' ],
+				by => [ 'on', '128MB', "of 8MB; $_\$", 'throughput' ],
+				least => 0.9
+			}
+		} ('DELETE ROWS of 1', 'DELETE ROWS of 50', 'create and drop')),
+	(   map {
+			+{
+				scenario => 'other-scans',
+				what => "$_, fork: ms with much : 128 MB of shared_buffers",
+				of => [ 'on', 'large', $_, 'duration' ],
+				by => [ 'on', '128MB', $_, 'duration' ],
+				most => 1.15
+			}
+		} ('SET TABLESPACE', 'COMMIT')),
+	{
+		scenario => 'drop-replay',
+		what =>
+		  'replay of 25,000 relations in one transaction: s of fork : stock',
+		of => [ 'on', 'large', 'one transaction', '^replay' ],
+		by => [ 'stock', 'large', 'one transaction', '^replay' ],
+		most => 0.05
+	},
+	{
+		scenario => 'drop-replay',
+		what => 'relations of these that are dropped as in stock',
+		of => [ 'on', 'large', 'one transaction', '^dropped' ],
+		most => 0
+	},
 	(   map {
 			+{
 				scenario => 'drop-replay',

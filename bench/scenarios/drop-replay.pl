@@ -7,7 +7,8 @@
 # DROP DATABASE that it has received before?  And 1,000 DROP TABLE of four relations each,
 # with an index, a TOAST table and its index; and how many system calls does the startup
 # process make for one of these?  strace counts them in a separate case, because it slows
-# the process down.
+# the process down.  How long does replay of one transaction take that drops 25,000
+# relations?
 #
 # Expected: stock takes 19, 21 and 1.5 s at 16 GB (on a machine with slower memory than
 # the machine of the results); the fork at most 1.15 times its own time at 128 MB, and a
@@ -18,7 +19,8 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
-use List::Util qw(sum);
+use LazyDropUtils qw(stats);
+use List::Util    qw(sum);
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
@@ -96,6 +98,33 @@ sub system_calls_case
 	return;
 }
 
+# All settings but the number of locks have their defaults.
+sub one_transaction_case
+{
+	my ($case) = @_;
+	my $tables = n(6250);
+	my $primary = make_primary(
+		$case->{server},
+		shared_buffers => $case->{size},
+		max_locks_per_transaction => 1024);
+	my $standby = make_standby($primary, $case->{server});
+	create_four_relations($primary, $tables);
+	my ($end, $dropped_in) = hold_and_run($primary, $standby, 'BEGIN',
+		(map { "DROP TABLE f$_" } 1 .. $tables), 'COMMIT');
+	record('primary', 's', $dropped_in);
+	record('replay', 's', time_resumed_replay($standby, $end));
+	if ($case->{server} eq 'on')
+	{
+		record(
+			'dropped as in stock',
+			'relations',
+			stats($primary)->{sync_fallbacks} +
+			  stats($standby)->{sync_fallbacks});
+	}
+	discard($standby, $primary);
+	return;
+}
+
 my $strace = system('strace -c -o /dev/null true >/dev/null 2>&1') == 0;
 
 scenario 'drop-replay' => (
@@ -110,11 +139,17 @@ scenario 'drop-replay' => (
 		my @sizes = sizes('128MB');
 		return (
 			(map { cases(\@servers, size => $_) } @sizes),
+			cases(
+				[qw(stock on)],
+				size => $sizes[-1],
+				case => '25000 relations in one transaction',
+				run_case => \&one_transaction_case),
 			(   $strace
 				? cases(
 					[qw(stock on)],
 					size => $sizes[0],
-					case => 'system calls')
+					case => 'system calls',
+					run_case => \&system_calls_case)
 				: ()));
 	},
 	setup => sub {
@@ -123,11 +158,7 @@ scenario 'drop-replay' => (
 	},
 	run => sub {
 		my ($case) = @_;
-		if ($case->{case})
-		{
-			system_calls_case($case);
-			return;
-		}
+		return $case->{run_case}->($case) if $case->{run_case};
 		my $primary =
 		  make_primary($case->{server}, shared_buffers => $case->{size});
 		my $standby = make_standby($primary, $case->{server});

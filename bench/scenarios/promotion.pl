@@ -17,7 +17,6 @@ use warnings FATAL => 'all';
 use LazyDropBench;
 use LazyDropFiles qw(add_segments);
 use LazyDropUtils qw(stats);
-use Time::HiRes   qw(time);
 
 # Only the standby has the files of a table that is dropped.
 my $segments = 10;
@@ -85,22 +84,6 @@ scenario 'promotion' => (
 		die "too little is pending\n"
 		  if @tables && stats($standby)->{pending_relations} < @tables;
 
-		my $session = $standby->background_psql('postgres');
-		$session->query_safe('SELECT 1');
-		my $began = time;
-		run_program(
-			[
-				$standby->installed_command('pg_ctl'),
-				'-D' => $standby->data_dir,
-				'--no-wait', 'promote'
-			],
-			'>' => \*STDERR,
-			'2>&1') or die "pg_ctl promote failed\n";
-
-		while ($session->query_safe('SELECT pg_is_in_recovery()') ne 'f')
-		{
-		}
-		record('promotion', 's', time - $began);
-		$session->quit;
+		record('promotion', 's', time_promotion($standby));
 		discard($standby, $primary);
 	});

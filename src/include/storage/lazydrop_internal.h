@@ -325,7 +325,7 @@ typedef bool (*LazyDropMatch) (const RelFileLocator *locator, const void *arg);
  */
 typedef bool (*LazyDropOwned) (LazyDropEntry *entry, void *arg);
 
-/* What the worker should do about buffers. */
+/* Work that the worker has to do for buffers. */
 typedef enum LazyDropWork
 {
 	LAZYDROP_WORK_NONE,
@@ -336,7 +336,7 @@ typedef enum LazyDropWork
 /* When the worker may do that at the earliest (LazyDropNow). */
 typedef struct LazyDropSchedule
 {
-	/* next pass, because of what the last one has cost */
+	/* next pass, which depends on the cost of the last one */
 	int64		pass_at;
 
 	/* next attempt for entries with a pinned buffer */

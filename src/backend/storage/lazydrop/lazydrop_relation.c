@@ -134,8 +134,9 @@ LazyDropBuryRelations(SMgrRelation *rels, int nrels, XLogRecPtr durable)
 		LazyDropWaitForReads(locators, n);
 
 	/*
-	 * This process removes the files, but nobody has seen relations that it
-	 * has created, so none of their pages is read until then (rule R18).
+	 * This process removes the files, but no other process has seen relations
+	 * that it has created, so none of their pages is read until then (rule
+	 * R18).
 	 */
 	for (int i = 0; i < n && XLogRecPtrIsInvalid(durable) && !RecoveryInProgress(); i++)
 		LazyDropMeasureBlocks(&locators[i], 0);

@@ -933,9 +933,9 @@ LazyDropTryLater(const LazyDropJob *job, int64 delay_ns)
 /*
  * Set the number of blocks of each fork of a relation, unless that is known or
  * its entry, with this serial number, is gone.  A dropper, which has the name
- * to itself until it has removed the files, gives 0 instead.  Whoever touches
- * a file has called this before, so the blocks have been counted before any
- * was touched.
+ * to itself until it has removed the files, gives 0 instead.  Every process
+ * calls this before it touches a file, so the blocks are counted before any is
+ * touched.
  */
 void
 LazyDropSetBlocks(const RelFileLocator *locator, uint64 serial,

@@ -235,7 +235,6 @@ MakePools(int32 frames, int32 buffers, bool two_classes)
 	LazyDropAdvisorPoolsInit(pools, frames, buffers,
 							 Allocate(LazyDropAdvisorPoolsSize(frames)));
 	pools->model.two_classes = two_classes;
-	pools->model.loaders = 16;
 	pools->model.ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 288;
 	pools->model.ring_least = 32;
 	pools->model.pinners = 1;

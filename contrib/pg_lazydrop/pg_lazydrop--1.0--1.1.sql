@@ -47,3 +47,34 @@ REVOKE ALL ON FUNCTION pg_stat_get_lazydrop() FROM PUBLIC;
 REVOKE ALL ON pg_stat_lazydrop FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop() TO pg_monitor;
 GRANT SELECT ON pg_stat_lazydrop TO pg_monitor;
+
+-- The policy of the buffer cache has changed.
+DROP VIEW pg_stat_lazydrop_cache;
+DROP FUNCTION pg_stat_get_lazydrop_cache();
+
+CREATE FUNCTION pg_stat_get_lazydrop_cache(
+	OUT scan_resistance text,
+	OUT buffers bigint,
+	OUT main bigint,
+	OUT probation bigint,
+	OUT loads bigint,
+	OUT ring_loads bigint,
+	OUT free_loads bigint,
+	OUT ghost_hits bigint,
+	OUT promotions bigint,
+	OUT demotions bigint,
+	OUT refusals bigint,
+	OUT evictions bigint,
+	OUT fallbacks bigint,
+	OUT stats_reset timestamp with time zone)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_stat_get_lazydrop_cache'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_stat_lazydrop_cache AS
+	SELECT * FROM pg_stat_get_lazydrop_cache();
+
+REVOKE ALL ON FUNCTION pg_stat_get_lazydrop_cache() FROM PUBLIC;
+REVOKE ALL ON pg_stat_lazydrop_cache FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop_cache() TO pg_monitor;
+GRANT SELECT ON pg_stat_lazydrop_cache TO pg_monitor;

@@ -42,7 +42,8 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 
 #define NUM_STAT_COLUMNS	28
 #define NUM_STAT_COLUMNS_1_0	25
-#define NUM_CACHE_COLUMNS	15
+#define NUM_CACHE_COLUMNS	14
+#define NUM_CACHE_COLUMNS_1_0	15
 #define NUM_PENDING_COLUMNS	9
 
 /*
@@ -150,37 +151,43 @@ pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
 
 /*
  * Return one row, with the classes and counters of the buffer cache's policy.
+ * Version 1.0 of the extension has two columns of a policy that is no more,
+ * and not the refusals.
  */
 Datum
 pg_stat_get_lazydrop_cache(PG_FUNCTION_ARGS)
 {
 	LazyDropCacheStats stats;
 	TupleDesc	tupdesc;
-	Datum		values[NUM_CACHE_COLUMNS];
-	bool		nulls[NUM_CACHE_COLUMNS] = {0};
+	Datum		values[NUM_CACHE_COLUMNS_1_0];
+	bool		nulls[NUM_CACHE_COLUMNS_1_0] = {0};
+	bool		is_1_0;
 	int			i = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE ||
-		tupdesc->natts != NUM_CACHE_COLUMNS)
+		(tupdesc->natts != NUM_CACHE_COLUMNS &&
+		 tupdesc->natts != NUM_CACHE_COLUMNS_1_0))
 		elog(ERROR, "unexpected result type of pg_stat_get_lazydrop_cache");
+	is_1_0 = tupdesc->natts == NUM_CACHE_COLUMNS_1_0;
 	GetRoutines()->get_cache_stats(&stats);
 
-	values[i++] = CStringGetTextDatum(stats.scan_resistance);
+	values[i++] = CStringGetTextDatum(stats.scan_resistance ? "on" : "off");
 	values[i++] = Int64GetDatum(stats.buffers);
 	values[i++] = Int64GetDatum(stats.main);
 	values[i++] = Int64GetDatum(stats.probation);
 	values[i++] = Int64GetDatum(stats.loads);
 	values[i++] = Int64GetDatum(stats.ring_loads);
 	values[i++] = Int64GetDatum(stats.free_loads);
-	values[i++] = Int64GetDatum(stats.bulk_loads);
+	if (is_1_0)
+		values[i++] = Int64GetDatum(0); /* bulk_loads */
 	values[i++] = Int64GetDatum(stats.ghost_hits);
 	values[i++] = Int64GetDatum(stats.promotions);
 	values[i++] = Int64GetDatum(stats.demotions);
-	values[i++] = Int64GetDatum(stats.resets);
+	values[i++] = Int64GetDatum(is_1_0 ? 0 : stats.refusals);	/* or resets */
 	values[i++] = Int64GetDatum(stats.evictions);
 	values[i++] = Int64GetDatum(stats.fallbacks);
 	values[i++] = TimestampTzGetDatum(stats.stats_reset);
-	Assert(i == NUM_CACHE_COLUMNS);
+	Assert(i == tupdesc->natts);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

@@ -55,8 +55,11 @@ typedef struct LazyDropAdvisorSample
 	uint8		access;			/* a LazyDropAdvisorAccess ... */
 } LazyDropAdvisorSample;
 
-/* ... to which this is added when a lookup found no buffer */
+/* ... to which these are added when a lookup found no buffer, and when the
+ * process has set lazydrop.read_once */
 #define LAZYDROP_ADVISOR_MISSED		0x80
+#define LAZYDROP_ADVISOR_ONCE		0x40
+#define LAZYDROP_ADVISOR_ACCESS_MASK	0x3f
 
 /* ----------------------------------------------------------------
  *		Simulated pools, lazydrop_advisor_pool.c
@@ -67,8 +70,7 @@ typedef struct LazyDropAdvisorSample
 typedef struct LazyDropAdvisorModel
 {
 	double		rate;			/* part of the pages that is sampled */
-	bool		two_classes;	/* lazydrop.scan_resistance is not off */
-	int			loaders;		/* processes that load pages, about */
+	bool		two_classes;	/* lazydrop.scan_resistance is on */
 	int			ring_blocks[LAZYDROP_ADVISOR_NUM_ACCESSES];
 	int			ring_least;		/* of a bulk read that may pin no more */
 	int			pinners;		/* processes that share the buffers for pins */
@@ -87,15 +89,14 @@ typedef struct LazyDropAdvisorFrame
 	bool		used;
 } LazyDropAdvisorFrame;
 
-/* a load that is remembered, or a slot of a ring */
-typedef struct LazyDropAdvisorLoad
+/* a slot of a ring */
+typedef struct LazyDropAdvisorSlot
 {
 	uint32		rel;
 	uint32		block;
-	uint64		clock;
-} LazyDropAdvisorLoad;
+	bool		used;
+} LazyDropAdvisorSlot;
 
-#define LAZYDROP_ADVISOR_MAX_LOADS	64
 #define LAZYDROP_ADVISOR_MAX_RING	32
 
 typedef struct LazyDropAdvisorPool
@@ -114,13 +115,7 @@ typedef struct LazyDropAdvisorPool
 	uint32	   *ghost;
 	uint32		nghost_sets;
 
-	/* loads that are remembered, the oldest first */
-	LazyDropAdvisorLoad loads[LAZYDROP_ADVISOR_MAX_LOADS];
-	int			first_load;
-	int			nloads;
-	uint64		clock;			/* loads without a ring */
-
-	LazyDropAdvisorLoad rings[LAZYDROP_ADVISOR_NUM_ACCESSES][LAZYDROP_ADVISOR_MAX_RING];
+	LazyDropAdvisorSlot rings[LAZYDROP_ADVISOR_NUM_ACCESSES][LAZYDROP_ADVISOR_MAX_RING];
 	int			ring_next[LAZYDROP_ADVISOR_NUM_ACCESSES];
 } LazyDropAdvisorPool;
 

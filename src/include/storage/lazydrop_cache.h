@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_cache.h
- *	  The replacement policy that no scan can flush.
+ *	  The replacement policy that protects frequently used pages from scans.
  *
  * See src/backend/storage/buffer/README.lazydrop.  With
  * lazydrop.scan_resistance off, each call below is one comparison.
@@ -15,7 +15,6 @@
 #ifndef LAZYDROP_CACHE_H
 #define LAZYDROP_CACHE_H
 
-#include "access/xact.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/lazydrop_compat.h"
@@ -26,28 +25,22 @@ typedef enum LazyDropScanResistance
 {
 	LAZYDROP_SCAN_RESISTANCE_OFF,
 	LAZYDROP_SCAN_RESISTANCE_ON,
-	LAZYDROP_SCAN_RESISTANCE_STRICT,
-} LazyDropScanResistance;
+}			LazyDropScanResistance;
 
+/* settings */
 extern PGDLLIMPORT int lazydrop_scan_resistance;
+extern PGDLLIMPORT bool lazydrop_read_once;
 
 /* startup: settings, then shared memory */
 extern void LazyDropCacheInit(void);
 extern Size LazyDropCacheShmemSize(void);
 extern void LazyDropCacheShmemInit(void);
-extern void LazyDropCacheXactCallback(XactEvent event, void *arg);
 
-/*
- * The ghost, lazydrop_ghost.c.  It remembers a page as normal, or as loaded by
- * a transaction that reads much, with the number of touches added.
- */
-#define LAZYDROP_GHOST_NORMAL	1
-#define LAZYDROP_GHOST_BULK		2
-
+/* the ghost, lazydrop_ghost.c */
 extern Size LazyDropGhostShmemSize(void);
-extern void LazyDropGhostShmemInit(void *start, bool found);
-extern void LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind);
-extern uint32 LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk);
+extern void LazyDropGhostShmemInit(void *start);
+extern void LazyDropGhostInsert(const BufferTag *tag, uint32 hash);
+extern bool LazyDropGhostRemove(const BufferTag *tag, uint32 hash);
 
 /* statistics */
 extern void LazyDropCacheGetStats(LazyDropCacheStats *stats);
@@ -62,18 +55,19 @@ extern void LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag,
 extern void LazyDropCacheNoteFree(int buf_id);
 extern bool LazyDropCacheIsOfRing(int buf_id);
 extern bool LazyDropCacheIsVictim(int buf_id, uint32 usage_count);
-extern bool LazyDropCacheTakesFree(void);
+extern bool LazyDropCacheTakesFree(int *free_blocks);
 
 /*
  * Return whether a scan that has a ring should take a free buffer instead.
- * VACUUM keeps to its ring, because an administrator may have set its size,
- * and bulk writes keep to theirs, so that they write their own pages.
+ * *free_blocks is the scan's number of these, 0 at first.  VACUUM keeps to its
+ * ring, because an administrator may have set its size, and bulk writes keep
+ * to theirs, so that they write their own pages.
  */
 static inline bool
-LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
+LazyDropCacheLeavesRing(BufferAccessStrategyType btype, int *free_blocks)
 {
-	return lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF &&
-		btype == BAS_BULKREAD && LazyDropCacheTakesFree();
+	return lazydrop_scan_resistance && btype == BAS_BULKREAD &&
+		*free_blocks >= 0 && LazyDropCacheTakesFree(free_blocks);
 }
 
 /*
@@ -83,7 +77,7 @@ LazyDropCacheLeavesRing(BufferAccessStrategyType btype)
 static inline bool
 LazyDropCacheMayRecycle(int buf_id)
 {
-	return lazydrop_scan_resistance == LAZYDROP_SCAN_RESISTANCE_OFF ||
+	return !lazydrop_scan_resistance ||
 		LazyDropCacheIsOfRing(buf_id);
 }
 
@@ -94,7 +88,7 @@ LazyDropCacheMayRecycle(int buf_id)
 static inline bool
 LazyDropCacheIsReusable(int buf_id, uint32 usage_count)
 {
-	if (lazydrop_scan_resistance == LAZYDROP_SCAN_RESISTANCE_OFF)
+	if (!lazydrop_scan_resistance)
 		return usage_count == 0;
 	return LazyDropCacheIsVictim(buf_id, usage_count);
 }
@@ -107,7 +101,7 @@ static inline void
 LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
 					BufferAccessStrategy strategy)
 {
-	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
+	if (lazydrop_scan_resistance)
 		LazyDropCacheNoteLoad(buf, hash, strategy != NULL);
 }
 
@@ -118,7 +112,7 @@ LazyDropCacheLoaded(BufferDesc *buf, const uint32 *hash,
 static inline void
 LazyDropCacheEvicted(int buf_id, const BufferTag *tag, uint32 hash)
 {
-	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
+	if (lazydrop_scan_resistance)
 		LazyDropCacheNoteEviction(buf_id, tag, hash);
 }
 
@@ -129,8 +123,20 @@ LazyDropCacheEvicted(int buf_id, const BufferTag *tag, uint32 hash)
 static inline void
 LazyDropCacheFreed(int buf_id)
 {
-	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF)
+	if (lazydrop_scan_resistance)
 		LazyDropCacheNoteFree(buf_id);
+}
+
+/*
+ * A page was found without a lookup, which does not count as a use in stock:
+ * replay finds most of its pages so.  The caller holds the header's lock.
+ */
+static inline void
+LazyDropCacheFound(BufferDesc *buf)
+{
+	if (lazydrop_scan_resistance &&
+		BUF_STATE_GET_USAGECOUNT(LazyDropReadBufState(buf)) < BM_MAX_USAGE_COUNT)
+		LazyDropRaiseUsage(buf);
 }
 
 #endif							/* LAZYDROP_CACHE_H */

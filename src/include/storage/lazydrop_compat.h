@@ -181,6 +181,20 @@ LazyDropExchangeBufState(BufferDesc *buf, LazyDropBufState *expected,
 }
 
 /*
+ * Add 1 to a usage count, which is less than the maximum.  The caller holds
+ * the header's lock.
+ */
+static inline void
+LazyDropRaiseUsage(BufferDesc *buf)
+{
+#if PG_VERSION_NUM < 190000
+	pg_atomic_fetch_add_u32(&buf->state, BUF_USAGECOUNT_ONE);
+#else
+	pg_atomic_fetch_add_u64(&buf->state, BUF_USAGECOUNT_ONE);
+#endif
+}
+
+/*
  * Unlock a header and write its state, in which the caller has changed only
  * flags and the usage count.  "old" is the state that LockBufHdr has returned.
  * Up to 18, UnlockBufHdr writes the given state.  In 19, it writes none.

@@ -86,19 +86,19 @@ typedef struct LazyDropStats
  */
 typedef struct LazyDropCacheStats
 {
-	const char *scan_resistance;	/* the setting, in this process */
+	bool		scan_resistance;	/* the setting, in this process */
 	int64		buffers;		/* shared_buffers */
 	int64		main;			/* of these, in the main class */
+	int64		main_classes;	/* the same, counted; with assertions only */
 	int64		probation;		/* all others, free ones among them */
 	int64		loads;			/* pages put into a buffer, without a ring */
 	int64		ring_loads;		/* the same, with one */
 	int64		free_loads;		/* of these, into a free buffer instead of the
 								 * ring */
-	int64		bulk_loads;		/* of loads, by transactions that read much */
 	int64		ghost_hits;		/* loads of recently evicted pages */
 	int64		promotions;		/* from probation to main */
 	int64		demotions;		/* from main to probation */
-	int64		resets;			/* usage counts set back after a burst of pins */
+	int64		refusals;		/* pages that found no place in main */
 	int64		evictions;		/* victims that the policy has chosen */
 	int64		fallbacks;		/* searches that it left to the clock sweep */
 	TimestampTz stats_reset;
@@ -121,7 +121,7 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* Increased when a struct or the behavior of a function changes. */
-#define LAZYDROP_ROUTINES_VERSION	6
+#define LAZYDROP_ROUTINES_VERSION	7
 
 typedef struct LazyDropRoutines
 {

@@ -300,7 +300,7 @@ sub slow_fsyncs
 				'lazydrop.defer_files' => draw('on', 'on', 'off'),
 				'lazydrop.pass_delay' => draw(0, '100ms', '1s', '60s'),
 				'lazydrop.removal_rate' => draw(0, '1MB', '50MB'),
-				'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
+				'lazydrop.scan_resistance' => draw('off', 'on', 'on'),
 				'lazydrop.advisor' => draw('on', 'off'),
 				'bgwriter_lru_maxpages' => draw(0, 100, 1000));
 			$node->append_conf('postgresql.conf',

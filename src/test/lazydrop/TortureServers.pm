@@ -102,7 +102,8 @@ sub draw_settings
 		'lazydrop.lookup_limit' => draw(0, -1, -1, '64kB'),
 		'lazydrop.defer_files' => draw('on', 'on', 'on', 'off'),
 		'lazydrop.removal_rate' => draw(0, 0, '1MB', '100MB'),
-		'lazydrop.scan_resistance' => draw('off', 'on', 'strict'),
+		'lazydrop.scan_resistance' => draw('off', 'on', 'on'),
+		'lazydrop.read_once' => draw('on', 'off', 'off'),
 		'lazydrop.advisor' => draw('on', 'on', 'off'),
 		'lazydrop.advisor_memory' => draw('128kB', '1MB', '16MB'),
 		'remove_temp_files_after_crash' => draw('on', 'off'));

@@ -86,7 +86,6 @@ LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames, int32 buffer
 	memset(&pools->model, 0, sizeof(LazyDropAdvisorModel));
 	memset(pools->bulkreads, 0, sizeof(pools->bulkreads));
 	pools->model.rate = (double) frames / buffers;
-	pools->model.loaders = 1;
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
 		int32		n = FramesOf(frames, LazyDropAdvisorFactors[i]);
@@ -156,7 +155,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 			return;
 	}
 
-	if ((sample->access & ~LAZYDROP_ADVISOR_MISSED) == LAZYDROP_ADVISOR_BULKREAD)
+	if ((sample->access & LAZYDROP_ADVISOR_ACCESS_MASK) == LAZYDROP_ADVISOR_BULKREAD)
 		with_size.rel_blocks = BulkReadSize(pools, sample);
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{

@@ -4,7 +4,7 @@
  *	  A miniature of a buffer pool of some size.
  *
  * It receives the sampled pages, and follows the server's policy: the clock
- * sweep of freelist.c, or the clock with two classes of lazydrop_cache.c.
+ * sweep of freelist.c, or the policy of lazydrop_cache.c.
  * Rules A5 to A7 are in README; C1 to C9 in ../buffer/README.lazydrop.
  *
  * Nothing here is shared, and no function fails.  The file uses nothing of the
@@ -66,7 +66,7 @@ NumBuckets(int32 nframes)
 static uint32
 NumGhostSets(int32 nframes)
 {
-	return nframes / GHOST_WAYS + 1;
+	return nframes / GHOST_SHARE / GHOST_WAYS + 1;
 }
 
 /*
@@ -230,82 +230,94 @@ SweepVictim(LazyDropAdvisorPool *pool)
 	}
 }
 
-static inline bool
-ProbationIsShort(LazyDropAdvisorPool *pool)
-{
-	return pool->nmain > pool->nframes - pool->nframes / PROBATION_SHARE;
-}
-
 /*
- * Move the main hand (rule C4).
+ * A page wants a place in main (rule C4).  Return whether there is one.
  */
-static void
-Demote(LazyDropAdvisorPool *pool)
+static bool
+TakePlaceInMain(LazyDropAdvisorPool *pool)
 {
-	int			looked = 0;
+	int			limit = LazyDropMainLimit(pool->nframes);
+	int			steps = 0;
 
-	for (int32 n = 0; n < pool->nframes && looked < DEMOTION_STEPS; n++)
+	for (int looked = 0; pool->nmain >= limit; looked++)
 	{
-		int32		i = NextPosition(pool, &pool->main_hand);
-		LazyDropAdvisorFrame *frame = &pool->frames[i];
+		int32		i;
 
-		if (!ProbationIsShort(pool))
-			return;
-		if (!(frame->class & CLASS_MAIN))
+		if (looked >= MAIN_POSITIONS || steps >= MAIN_STEPS)
+			return false;
+		i = NextPosition(pool, &pool->main_hand);
+		if (!(pool->frames[i].class & CLASS_MAIN))
 			continue;
-		looked++;
-		if (frame->usage > 0)
-			frame->usage--;
-		else
-		{
+		steps++;
+		if (LazyDropLeavesMain(pool->frames[i].usage))
 			SetClass(pool, i, 0);
-			frame->usage = 1;
-		}
+		else
+			pool->frames[i].usage--;
 	}
+	return true;
 }
 
 /*
- * Find a victim on probation (rules C2 and C3).  All frames are used.  Return
- * -1 if the clock sweep should look.
+ * Find a victim on probation (rule C3).  All frames are used.  Return -1 if
+ * there is none, which a very small pool may have.
  */
 static int32
 ProbationVictim(LazyDropAdvisorPool *pool)
 {
 	int32		spare = -1;
 	uint8		spare_usage = 0;
-	int			passed_over = 0;
+	int			spared = 0;
+	int			promoted = 0;
+	int			wanted = 0;
 
-	if (ProbationIsShort(pool))
-		Demote(pool);
-	for (int32 looked = 0; looked / 2 < pool->nframes && passed_over < PASSED_OVER_STEPS; looked++)
+	for (int32 looked = 0; looked < pool->nframes; looked++)
 	{
 		int32		i;
 		LazyDropAdvisorFrame *frame;
+		uint8		usage;
+		bool		enough = LazyDropSearchedEnough(spared, promoted);
 
-		if (pool->nmain > pool->nframes - pool->nframes / PROBATION_LEAST)
-			break;
+		if (enough && spare >= 0)
+			return spare;
 		i = NextPosition(pool, &pool->hand);
 		frame = &pool->frames[i];
+		usage = frame->usage;
 		if (frame->class & CLASS_MAIN)
 			continue;
-		if (frame->usage <= EVICTABLE_USAGE)
+		if (enough)
 			return i;
+		switch (LazyDropVisit(frame->class, usage,
+							  pool->nmain >= LazyDropMainLimit(pool->nframes)))
+		{
+			case LAZYDROP_EVICT:
+				return i;
 
-		if (spare < 0 || frame->usage < spare_usage)
+			case LAZYDROP_PROMOTE:
+				SetClass(pool, i, CLASS_MAIN);
+				promoted++;
+				continue;
+
+			case LAZYDROP_SPARE:
+				SetClass(pool, i, LazyDropSparedClass(frame->class));
+				break;
+
+			case LAZYDROP_REPLACE:
+				if (wanted++ < REPLACE_STEPS && TakePlaceInMain(pool))
+				{
+					SetClass(pool, i, CLASS_MAIN);
+					frame->usage = ENTRY_USAGE;
+					spared++;
+					continue;
+				}
+				break;
+		}
+		frame->usage = 0;
+		spared++;
+		if (spare < 0 || usage < spare_usage)
 		{
 			spare = i;
-			spare_usage = frame->usage;
+			spare_usage = usage;
 		}
-		if (!(frame->class & CLASS_SECOND_LAP) && frame->usage < LAZYDROP_ADVISOR_MAX_USAGE)
-		{
-			SetClass(pool, i, frame->class | CLASS_SECOND_LAP);
-			frame->usage -= Min(FIRST_LAP_USAGE, frame->usage);
-		}
-		else
-			SetClass(pool, i, CLASS_MAIN);
-		passed_over++;
-		if (ProbationIsShort(pool))
-			Demote(pool);
 	}
 	return spare;
 }
@@ -332,7 +344,7 @@ GetFrame(LazyDropAdvisorPool *pool)
 		if (i >= 0)
 		{
 			frame = &pool->frames[i];
-			if (!(frame->class & CLASS_RING))
+			if (LazyDropIsRemembered(frame->class))
 				GhostInsert(pool, frame->rel, frame->block);
 			RemovePage(pool, i);
 			return i;
@@ -349,46 +361,9 @@ GetFrame(LazyDropAdvisorPool *pool)
  */
 
 /*
- * Remember a load (rule C6): all uses of a page shortly after it was loaded
- * count as one.  Each process of the server remembers its own loads.  Here,
- * one queue has the loads of all, and its length is reduced like the sample.
- */
-static void
-RememberLoad(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
-{
-	double		wanted;
-	int			window;
-	LazyDropAdvisorLoad *load;
-
-	wanted = MAX_RECENT_LOADS * pool->model->loaders * pool->model->rate;
-	wanted = Min(wanted, (double) pool->nframes / RECENT_SHARE);
-	window = Max(1, (int) Min(wanted + 0.5, (double) LAZYDROP_ADVISOR_MAX_LOADS));
-
-	while (pool->nloads >= window)
-	{
-		int32		i;
-
-		load = &pool->loads[pool->first_load];
-		pool->first_load = (pool->first_load + 1) % LAZYDROP_ADVISOR_MAX_LOADS;
-		pool->nloads--;
-		if (pool->clock - load->clock > (uint64) pool->nframes / RECENT_AGE)
-			continue;
-		i = FindPage(pool, load->rel, load->block);
-		if (i >= 0 && pool->frames[i].usage > EVICTABLE_USAGE)
-			pool->frames[i].usage = EVICTABLE_USAGE;
-	}
-
-	load = &pool->loads[(pool->first_load + pool->nloads) % LAZYDROP_ADVISOR_MAX_LOADS];
-	load->rel = rel;
-	load->block = block;
-	load->clock = pool->clock++;
-	pool->nloads++;
-}
-
-/*
  * Return the next slot of the ring for all rings of this kind.
  */
-static LazyDropAdvisorLoad *
+static LazyDropAdvisorSlot *
 NextRingSlot(LazyDropAdvisorPool *pool, LazyDropAdvisorAccess access)
 {
 	double		blocks;
@@ -429,7 +404,7 @@ static int32
 GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 			 LazyDropAdvisorAccess access)
 {
-	LazyDropAdvisorLoad *slot;
+	LazyDropAdvisorSlot *slot;
 	int32		i;
 
 	/* Rule C8: a bulk read takes free frames. */
@@ -438,16 +413,15 @@ GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 		return GetFrame(pool);
 
 	slot = NextRingSlot(pool, access);
-	i = slot->clock == 0 ? -1 : FindPage(pool, slot->rel, slot->block);
+	i = !slot->used ? -1 : FindPage(pool, slot->rel, slot->block);
 	if (i >= 0 && pool->frames[i].usage <= 1 &&
-		(!pool->model->two_classes ||
-		 (pool->frames[i].class & (CLASS_RING | CLASS_MAIN)) == CLASS_RING))
+		(!pool->model->two_classes || LazyDropIsOfRing(pool->frames[i].class)))
 		RemovePage(pool, i);
 	else
 		i = GetFrame(pool);
 	slot->rel = sample->rel;
 	slot->block = sample->block;
-	slot->clock = 1;
+	slot->used = true;
 	return i;
 }
 
@@ -457,7 +431,7 @@ GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 LazyDropAdvisorOutcome
 LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample)
 {
-	LazyDropAdvisorAccess access = sample->access & ~LAZYDROP_ADVISOR_MISSED;
+	LazyDropAdvisorAccess access = sample->access & LAZYDROP_ADVISOR_ACCESS_MASK;
 	bool		ring = HasRing(pool, sample, access);
 	bool		cold = !pool->filled && pool->free >= 0;
 	LazyDropAdvisorFrame *frame;
@@ -470,7 +444,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	{
 		/* as in PinBuffer; PinBuffer_Locked does not change the count */
 		frame = &pool->frames[i];
-		if (sample->kind == LAZYDROP_ADVISOR_RECENT)
+		if (sample->kind == LAZYDROP_ADVISOR_RECENT && !pool->model->two_classes)
 			return LAZYDROP_ADVISOR_HIT;
 		if (ring)
 			frame->usage = Max(frame->usage, 1);
@@ -493,12 +467,13 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	{
 		if (ring)
 			class = CLASS_RING;
-		else if (sample->kind != LAZYDROP_ADVISOR_EXTEND &&
-				 GhostRemove(pool, sample->rel, sample->block))
+		if (sample->access & LAZYDROP_ADVISOR_ONCE)
+			class |= CLASS_ONCE;
+		if (class == 0 && sample->kind != LAZYDROP_ADVISOR_EXTEND &&
+			GhostRemove(pool, sample->rel, sample->block) &&
+			TakePlaceInMain(pool))
 			class = CLASS_MAIN;
 		SetClass(pool, i, class);
-		if (!ring)
-			RememberLoad(pool, sample->rel, sample->block);
 	}
 	return cold ? LAZYDROP_ADVISOR_COLD : LAZYDROP_ADVISOR_MISS;
 }

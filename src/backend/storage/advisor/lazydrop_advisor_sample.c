@@ -21,6 +21,7 @@
 #include "storage/latch.h"
 #include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_advisor_shared.h"
+#include "storage/lazydrop_cache.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -331,16 +332,18 @@ NewSample(uint32 rel, BlockNumber block, LazyDropAdvisorKind kind)
 static uint8
 AccessOf(IOContext io_context)
 {
+	uint8		once = lazydrop_read_once ? LAZYDROP_ADVISOR_ONCE : 0;
+
 	switch (io_context)
 	{
 		case IOCONTEXT_BULKREAD:
-			return LAZYDROP_ADVISOR_BULKREAD;
+			return LAZYDROP_ADVISOR_BULKREAD | once;
 		case IOCONTEXT_BULKWRITE:
-			return LAZYDROP_ADVISOR_BULKWRITE;
+			return LAZYDROP_ADVISOR_BULKWRITE | once;
 		case IOCONTEXT_VACUUM:
-			return LAZYDROP_ADVISOR_VACUUM;
+			return LAZYDROP_ADVISOR_VACUUM | once;
 		default:
-			return LAZYDROP_ADVISOR_NORMAL;
+			return LAZYDROP_ADVISOR_NORMAL | once;
 	}
 }
 
@@ -384,7 +387,7 @@ LazyDropAdvisorNoteLookup(const BufferTag *tag, SMgrRelation smgr, IOContext io_
 	last_lookup = NewSample(rel, tag->blockNum, LAZYDROP_ADVISOR_LOOKUP);
 	last_lookup->lookups = 1;
 	last_lookup->access = access;
-	if (access == LAZYDROP_ADVISOR_BULKREAD)
+	if ((access & LAZYDROP_ADVISOR_ACCESS_MASK) == LAZYDROP_ADVISOR_BULKREAD)
 	{
 		BlockNumber nblocks = smgr->smgr_cached_nblocks[BufTagGetForkNum(tag)];
 
@@ -413,7 +416,12 @@ LazyDropAdvisorNoteRecent(BufferTag *tag)
 	rel = HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag));
 	sample = FindSample(rel, tag->blockNum);
 	if (sample != NULL && sample->kind <= LAZYDROP_ADVISOR_EXTEND)
+	{
+		/* with scan resistance, that counts as a use */
+		if (lazydrop_scan_resistance)
+			sample->lookups++;
 		return;
+	}
 	sample = NewSample(rel, tag->blockNum, LAZYDROP_ADVISOR_RECENT);
 	sample->lookups = 1;
 }

@@ -57,7 +57,7 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 	SpinLockRelease(&ctl->mutex);
 
 	stats->enabled = lazydrop_advisor;
-	stats->two_classes = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
+	stats->two_classes = lazydrop_scan_resistance;
 	worker = pg_atomic_read_u32(&ctl->worker);
 	if (worker != (uint32) INVALID_PROC_NUMBER)
 		stats->worker_pid = GetPGProcByNumber((ProcNumber) worker)->pid;

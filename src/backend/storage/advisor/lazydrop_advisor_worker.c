@@ -60,9 +60,6 @@
 /* batches that are taken between two checks for interrupts */
 #define BATCHES_AT_ONCE		64
 
-/* A7: batches from which the number of loading processes is estimated */
-#define LOADERS_SEEN		64
-
 /* values of pg_stat_io when it was last read */
 typedef struct IOTotals
 {
@@ -77,9 +74,6 @@ static LazyDropAdvisorSums unpublished;
 static IOTotals io_before;
 static int64 io_read_at;		/* as LazyDropNow has it */
 static uint64 recent_hits_before;
-
-static int32 loaders_seen[LOADERS_SEEN];
-static int	next_loader;
 
 /*
  * Start the worker, if it should run and there is none.  The lazy drop worker
@@ -166,8 +160,7 @@ SetModel(void)
 	LazyDropAdvisorModel *model = &pools->model;
 	int			blocks_per_kb = BLCKSZ / 1024;
 
-	model->two_classes =
-		lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
+	model->two_classes = lazydrop_scan_resistance;
 
 	/* as in GetAccessStrategy, with GetPinLimit for each size */
 	model->ring_least = 256 / blocks_per_kb;
@@ -194,40 +187,6 @@ ProcessAdvisorInterrupts(void)
 }
 
 /*
- * Estimate the number of processes that load pages: those that have sent the
- * last batches with such pages.
- */
-static void
-CountLoaders(void)
-{
-	int			n = 0;
-
-	for (int i = 0; i < LOADERS_SEEN; i++)
-	{
-		bool		again = loaders_seen[i] == INVALID_PROC_NUMBER;
-
-		for (int j = 0; j < i && !again; j++)
-			again = loaders_seen[j] == loaders_seen[i];
-		n += !again;
-	}
-	pools->model.loaders = Max(n, 1);
-}
-
-static void
-NoteLoader(const LazyDropAdvisorBatch *batch)
-{
-	for (int i = 0; i < batch->nsamples; i++)
-	{
-		if (batch->samples[i].access & LAZYDROP_ADVISOR_MISSED)
-		{
-			loaders_seen[next_loader] = batch->proc;
-			next_loader = (next_loader + 1) % LOADERS_SEEN;
-			return;
-		}
-	}
-}
-
-/*
  * Pass the samples in the queue to the pools, but no more batches than the
  * queue has room for: the worker has other work, even if the queue is never
  * empty.  Return the number of batches.
@@ -241,7 +200,6 @@ TakeSamples(void)
 	while (n < LazyDropAdvisorCtl->nbatches &&
 		   (batch = LazyDropAdvisorNextBatch()) != NULL)
 	{
-		NoteLoader(batch);
 		for (int i = 0; i < batch->nsamples; i++)
 			LazyDropAdvisorFeed(pools, &batch->samples[i], &unpublished);
 		LazyDropAdvisorBatchTaken(batch);
@@ -311,7 +269,6 @@ Publish(int64 now)
 	io_before = io;
 	recent_hits_before = recent_hits;
 	io_read_at = now;
-	CountLoaders();
 }
 
 /*
@@ -328,8 +285,6 @@ BeginSimulation(void)
 							 MemoryContextAllocHuge(TopMemoryContext,
 													LazyDropAdvisorPoolsSize(frames)));
 	SetModel();
-	for (int i = 0; i < LOADERS_SEEN; i++)
-		loaders_seen[i] = INVALID_PROC_NUMBER;
 	for (uint32 i = 0; i < LazyDropAdvisorCtl->nbatches &&
 		 (batch = LazyDropAdvisorNextBatch()) != NULL; i++)
 		LazyDropAdvisorBatchTaken(batch);

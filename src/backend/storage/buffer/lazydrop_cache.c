@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_cache.c
- *	  A replacement policy that no scan can flush: a clock with two classes.
+ *	  A replacement policy that protects frequently used pages from scans.
  *
- * Rules C1-C9 are in README.lazydrop.  A wrong class can cause a worse victim,
- * never a wrong page: no process relies on a class to determine the contents
- * of a buffer or whether it may be reused.
+ * Rules C1-C9 are in README.lazydrop, and the decisions themselves in
+ * lazydrop_cache_policy.h.  A wrong class can cause a worse victim, never a
+ * wrong page: no process relies on a class to determine the contents of a
+ * buffer or whether it may be reused.
  *
- * The parts are known from the literature: a probation queue that remembers
- * evicted pages (2Q, Johnson and Shasha 1994; S3-FIFO, Yang et al. 2023),
- * correlated references (LRU-K, O'Neil et al. 1993), two hands on one ring of
- * buffers (CLOCK-Pro, Jiang et al. 2005).
+ * The policy is 2Q (Johnson and Shasha 1994), with clocks instead of lists:
+ * new pages are on probation, pages evicted from there are remembered, and one
+ * that returns goes to main.  Two clock hands on one ring of buffers are known
+ * from CLOCK-Pro (Jiang et al. 2005).
  *
  * Copyright (c) 2026, LazyDrop developers
  *
@@ -21,32 +22,26 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
+#include "access/parallel.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_cache_policy.h"
-#include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 int			lazydrop_scan_resistance = LAZYDROP_SCAN_RESISTANCE_OFF;
-
-#define CLASS_TOUCHES(class)	(((class) >> CLASS_TOUCH_SHIFT) & 7)
-
-/* C6: number of loading processes that a new process assumes */
-#define GUESSED_LOADERS		32
-
-/* C7: a transaction reads much if it has loaded 1 / BULK_SHARE of buffers */
-#define BULK_SHARE			16
-
-/* C7: touches that promote a page that such a transaction has loaded */
-#define BULK_TOUCHES		5
+bool		lazydrop_read_once = false;
 
 /* maximum number of positions that a process takes from a hand at a time */
 #define CLAIM				64
+
+/* positions are discarded after loads of 1 / CLAIM_AGE of the buffers */
+#define CLAIM_AGE			8
+
+/* C8: maximum part of the buffers that one scan takes from the free list */
+#define FREE_SHARE			2
 
 /* Counters.  Each process first counts in private memory. */
 typedef enum CacheCounter
@@ -54,11 +49,10 @@ typedef enum CacheCounter
 	COUNT_LOADS,
 	COUNT_RING_LOADS,
 	COUNT_FREE_LOADS,
-	COUNT_BULK_LOADS,
 	COUNT_GHOST_HITS,
 	COUNT_PROMOTIONS,
 	COUNT_DEMOTIONS,
-	COUNT_RESETS,
+	COUNT_REFUSALS,
 	COUNT_EVICTIONS,
 	COUNT_FALLBACKS,
 } CacheCounter;
@@ -79,6 +73,7 @@ typedef struct LazyDropCacheShared
 {
 	PaddedCounter nmain;		/* buffers in the main class */
 	PaddedCounter main_hand;	/* not reduced modulo NBuffers */
+	PaddedCounter clock;		/* loads by all processes */
 
 	/* since server start; the views show the difference to bases */
 	pg_atomic_uint64 counters[NUM_CACHE_COUNTERS];
@@ -95,7 +90,7 @@ static uint8 *Classes;			/* one for each buffer */
  */
 typedef struct Claim
 {
-	uint64		next;			/* not reduced modulo NBuffers */
+	uint32		next;			/* less than NBuffers */
 	uint32		left;
 	uint32		size;
 	uint64		clock;			/* LoadClock when they were taken */
@@ -107,35 +102,13 @@ static Claim main_claim;
 /* the buffer that this process took last from the probation hand */
 static int	last_victim = -1;
 
-/*
- * C6: the last loads of this process, in a ring, and how many it may remember
- */
-typedef struct RecentLoad
-{
-	int			buf_id;
-	BufferTag	tag;
-	uint64		clock;			/* LoadClock then */
-} RecentLoad;
-
-static RecentLoad recent_loads[MAX_RECENT_LOADS];
-static int	next_recent_load;
-static int	num_recent_loads;
-static int	recent_window = 1;
-
-/* C7: loads of the current transaction, and the time of their last halving */
-static int64 xact_loads;
-static uint64 xact_loads_halved;
-
 /* counts that this process has not yet added */
 static uint64 pending_counts[NUM_CACHE_COUNTERS];
 static int	pending_events;
-static uint64 last_flush;		/* LoadClock then */
 static bool initialized = false;
 
 /* a scan left its ring for the free list, which may have become empty */
 static bool left_ring = false;
-
-static void ForgetLoad(void);
 
 /* ----------------------------------------------------------------
  *		Counters
@@ -143,38 +116,23 @@ static void ForgetLoad(void);
  */
 
 /*
- * Return the clock of the policy: loads without a ring, by all processes,
- * since server start.  It lags by the counts that processes have not yet
- * added.
+ * Return the clock of the policy.  It lags by the loads that processes have
+ * not yet added.
  */
 static inline uint64
 LoadClock(void)
 {
-	return pg_atomic_read_u64(&CacheCtl->counters[COUNT_LOADS]);
+	return pg_atomic_read_u64(&CacheCtl->clock.value);
 }
 
 /*
  * Add the counts of this process to the shared counters.
- *
- * RECENT_SHARE limits how many of the last loads of all processes may be
- * remembered (rule C6).  The share of this process is its part of the loads
- * since the last call.
  */
 static void
 FlushCounts(void)
 {
-	uint64		own = pending_counts[COUNT_LOADS];
-
-	if (own > 0)
-	{
-		uint64		clock = LoadClock() + own;
-
-		recent_window = Max(1, Min(MAX_RECENT_LOADS,
-								   NBuffers / RECENT_SHARE * own /
-								   Max(clock - last_flush, own)));
-		last_flush = clock;
-	}
-
+	pg_atomic_fetch_add_u64(&CacheCtl->clock.value,
+							pending_counts[COUNT_LOADS] + pending_counts[COUNT_RING_LOADS]);
 	for (int i = 0; i < NUM_CACHE_COUNTERS; i++)
 	{
 		if (pending_counts[i] != 0)
@@ -194,19 +152,14 @@ Count(CacheCounter counter)
 	pending_events++;
 }
 
-/*
- * At process exit, the last loads count as one use, too.
- */
 static void
 CacheShmemExit(int code, Datum arg)
 {
-	while (num_recent_loads > 0)
-		ForgetLoad();
 	FlushCounts();
 }
 
 /*
- * Called at each load, when no spinlock is held.
+ * Called when no spinlock and no relation extension lock is held.
  *
  * The callback is registered with on_shmem_exit, because
  * PG_ENSURE_ERROR_CLEANUP requires its own callback to be the last one of
@@ -218,9 +171,6 @@ MaybeFlushCounts(void)
 	if (unlikely(!initialized))
 	{
 		on_shmem_exit(CacheShmemExit, 0);
-		last_flush = LoadClock();
-		recent_window = Max(1, Min(MAX_RECENT_LOADS,
-								   NBuffers / RECENT_SHARE / GUESSED_LOADERS));
 		initialized = true;
 	}
 	if (pending_events >= EVENTS_PER_FLUSH)
@@ -233,31 +183,32 @@ MaybeFlushCounts(void)
  */
 
 /*
- * Change a buffer's class.  Rule C1 must allow the caller to do so.
+ * Change a buffer's class.  Rule C1 must allow the caller to do so.  If the
+ * buffer enters or leaves main, the caller also changes the number of buffers
+ * in main, if possible when it has released the header's lock.
  */
-static void
+static inline void
 SetClass(int buf_id, uint8 class)
 {
-	uint8		old = Classes[buf_id];
-	uint64		nmain PG_USED_FOR_ASSERTS_ONLY;
 	LazyDropBufState state PG_USED_FOR_ASSERTS_ONLY;
 
 	state = LazyDropReadBufState(GetBufferDescriptor(buf_id));
 	Assert((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) > 0);
 
-	if (class == old)
-		return;
-	Classes[buf_id] = class;
-	if ((class & CLASS_MAIN) && !(old & CLASS_MAIN))
-	{
-		nmain = pg_atomic_fetch_add_u64(&CacheCtl->nmain.value, 1);
-		Assert(nmain < NBuffers);
-	}
-	else if (!(class & CLASS_MAIN) && (old & CLASS_MAIN))
-	{
-		nmain = pg_atomic_fetch_sub_u64(&CacheCtl->nmain.value, 1);
-		Assert(nmain > 0);
-	}
+	if (Classes[buf_id] != class)
+		Classes[buf_id] = class;
+}
+
+static inline void
+AddToMain(void)
+{
+	pg_atomic_fetch_add_u64(&CacheCtl->nmain.value, 1);
+}
+
+static inline void
+SubtractFromMain(void)
+{
+	pg_atomic_fetch_sub_u64(&CacheCtl->nmain.value, 1);
 }
 
 static inline bool
@@ -267,44 +218,29 @@ IsMain(int buf_id)
 }
 
 /*
- * Return whether probation has less than its share.
+ * Return the number of buffers in main.  It may be wrong by one for each
+ * process that is changing a class, and even negative.
  */
+static inline int64
+NumMain(void)
+{
+	return (int64) pg_atomic_read_u64(&CacheCtl->nmain.value);
+}
+
 static inline bool
-ProbationIsShort(void)
+MainIsFull(void)
 {
-	return pg_atomic_read_u64(&CacheCtl->nmain.value) >
-		(uint64) (NBuffers - NBuffers / PROBATION_SHARE);
+	return NumMain() >= LazyDropMainLimit(NBuffers);
 }
 
 /*
- * Return whether main has nearly all of the pool, so that a search for buffers
- * on probation is not worthwhile.
- */
-static inline bool
-ProbationIsGone(void)
-{
-	return pg_atomic_read_u64(&CacheCtl->nmain.value) >
-		(uint64) (NBuffers - NBuffers / PROBATION_LEAST);
-}
-
-/*
- * Return the usage count up to which a buffer on probation is a victim.
- */
-static inline uint32
-EvictableUsage(uint8 class)
-{
-	return (class & CLASS_BULK) ? 0 : EVICTABLE_USAGE;
-}
-
-/*
- * Return whether a ring may continue to use a buffer.  It may not if others
- * use the page, which is then in main, or have loaded it without a ring.  The
- * answer may be outdated at once.
+ * Return whether a ring may continue to use a buffer.  The answer may be
+ * outdated at once.
  */
 bool
 LazyDropCacheIsOfRing(int buf_id)
 {
-	return (Classes[buf_id] & (CLASS_RING | CLASS_MAIN)) == CLASS_RING;
+	return LazyDropIsOfRing(Classes[buf_id]);
 }
 
 /*
@@ -316,11 +252,12 @@ LazyDropCacheIsVictim(int buf_id, uint32 usage_count)
 {
 	uint8		class = Classes[buf_id];
 
-	return !(class & CLASS_MAIN) && usage_count <= EvictableUsage(class);
+	return !(class & CLASS_MAIN) &&
+		LazyDropVisit(class, usage_count, true) == LAZYDROP_EVICT;
 }
 
 /* ----------------------------------------------------------------
- *		Victims (rules C2 to C4)
+ *		Main (rule C4)
  * ----------------------------------------------------------------
  */
 
@@ -333,7 +270,7 @@ CheckClaim(Claim *claim)
 {
 	uint64		clock = LoadClock();
 
-	if (clock - claim->clock > (uint64) NBuffers / RECENT_SHARE)
+	if (clock - claim->clock > (uint64) NBuffers / CLAIM_AGE)
 	{
 		claim->left = 0;
 		claim->size = 0;
@@ -354,107 +291,135 @@ NextClaim(Claim *claim)
 }
 
 /*
- * Return the next position of the main hand.
+ * Return the next position of a claim that is not used up.
  */
 static inline int
-NextMainPosition(void)
+NextPosition(Claim *claim)
 {
+	uint32		position = claim->next;
+
+	Assert(claim->left > 0 && position < NBuffers);
+	claim->left--;
+	claim->next = position + 1 < NBuffers ? position + 1 : 0;
+	return position;
+}
+
+/*
+ * Move the main hand by one position.  Return whether the buffer there has
+ * left main; *steps counts the buffers of main.
+ */
+static bool
+MainHandStep(int *steps)
+{
+	int			buf_id;
+	BufferDesc *buf;
+	LazyDropBufState old;
+	LazyDropBufState state;
+	bool		leaves = false;
+
 	if (main_claim.left == 0)
 	{
 		uint32		n = NextClaim(&main_claim);
 
-		main_claim.next = pg_atomic_fetch_add_u64(&CacheCtl->main_hand.value, n);
+		main_claim.next = pg_atomic_fetch_add_u64(&CacheCtl->main_hand.value, n) % NBuffers;
 	}
-	main_claim.left--;
-	return main_claim.next++ % NBuffers;
+	buf_id = NextPosition(&main_claim);
+	if (!IsMain(buf_id))
+		return false;
+	(*steps)++;
+
+	buf = GetBufferDescriptor(buf_id);
+	state = LazyDropReadBufState(buf);
+	if ((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) != 0)
+		return false;
+	if (!LazyDropLeavesMain(BUF_STATE_GET_USAGECOUNT(state)))
+	{
+		/* if this fails, the buffer is being used, so keep its count */
+		(void) LazyDropExchangeBufState(buf, &state,
+										state - BUF_USAGECOUNT_ONE);
+		return false;
+	}
+
+	state = old = LockBufHdr(buf);
+	if (BUF_STATE_GET_REFCOUNT(state) == 0 && IsMain(buf_id) &&
+		LazyDropLeavesMain(BUF_STATE_GET_USAGECOUNT(state)))
+	{
+		SetClass(buf_id, 0);
+		leaves = true;
+	}
+	LazyDropUnlockBufHdr(buf, old, state);
+	return leaves;
 }
 
 /*
- * Move the main hand until probation has its share, but not far: each load
- * that takes a victim continues.  Demote buffers that have not been used since
- * the last rounds.
+ * A page wants a place in main.  Return whether it gets one: main is not full,
+ * or the main hand finds a page that has not been used.  No header's lock may
+ * be held.
+ *
+ * The number of buffers in main includes the place: if the caller does not use
+ * it, it must call SubtractFromMain.
  */
-static void
-Demote(void)
+static bool
+TakePlaceInMain(void)
 {
 	int			steps = 0;
 
-	CheckClaim(&main_claim);
-	for (int looked = 0; looked < DEMOTION_STEPS * 4 && steps < DEMOTION_STEPS; looked++)
+	if (!MainIsFull())
 	{
-		int			buf_id;
-		BufferDesc *buf;
-		LazyDropBufState old;
-		LazyDropBufState state;
-
-		if (!ProbationIsShort())
-			return;
-		buf_id = NextMainPosition();
-		if (!IsMain(buf_id))
-			continue;
-		steps++;
-
-		buf = GetBufferDescriptor(buf_id);
-		state = LazyDropReadBufState(buf);
-		if ((state & BM_LOCKED) || BUF_STATE_GET_REFCOUNT(state) != 0)
-			continue;
-		if (BUF_STATE_GET_USAGECOUNT(state) != 0)
-		{
-			/* if this fails, the buffer is being used, so keep its count */
-			(void) LazyDropExchangeBufState(buf, &state,
-											state - BUF_USAGECOUNT_ONE);
-			continue;
-		}
-
-		state = old = LockBufHdr(buf);
-		if (BUF_STATE_GET_REFCOUNT(state) == 0 &&
-			BUF_STATE_GET_USAGECOUNT(state) == 0 && IsMain(buf_id))
-		{
-			SetClass(buf_id, 0);
-			Count(COUNT_DEMOTIONS);
-			state += BUF_USAGECOUNT_ONE;
-		}
-		LazyDropUnlockBufHdr(buf, old, state);
+		AddToMain();
+		return true;
 	}
+
+	CheckClaim(&main_claim);
+	for (int looked = 0; looked < MAIN_POSITIONS && steps < MAIN_STEPS; looked++)
+	{
+		if (!MainHandStep(&steps))
+			continue;
+		Count(COUNT_DEMOTIONS);
+
+		/* the place is the caller's, unless main has more than it may have */
+		if (NumMain() <= LazyDropMainLimit(NBuffers))
+			return true;
+		SubtractFromMain();
+	}
+	Count(COUNT_REFUSALS);
+	return false;
 }
 
-/*
- * The probation hand has reached a buffer that was used while on probation.
- * Promote it, if it has the largest usage count, or the hand has spared it
- * before: then it was used in both laps.  Sessions that read the same pages at
- * about the same time use them in one lap.
- *
- * The caller holds the header's lock, and the buffer has no pin.  Return the
- * new state.
+/* ----------------------------------------------------------------
+ *		Victims (rules C2 and C3)
+ * ----------------------------------------------------------------
  */
-static LazyDropBufState
-Promote(int buf_id, LazyDropBufState state)
+
+/*
+ * A page on probation was used in several laps of the hand.  Put it into main,
+ * if it gets a place.  The caller has seen this class, and set the usage count
+ * to 0.  Return whether the page is in main.
+ */
+static bool
+ReplaceInMain(int buf_id, uint8 class)
 {
-	uint8		class = Classes[buf_id];
+	BufferDesc *buf = GetBufferDescriptor(buf_id);
+	LazyDropBufState old;
+	LazyDropBufState state;
+	bool		done = false;
 
-	if (class & CLASS_BULK)
+	if (!TakePlaceInMain())
+		return false;
+	state = old = LockBufHdr(buf);
+	if (BUF_STATE_GET_REFCOUNT(state) == 0 && Classes[buf_id] == class)
 	{
-		uint32		touches;
-
-		touches = CLASS_TOUCHES(class) + BUF_STATE_GET_USAGECOUNT(state);
-		state &= ~BUF_USAGECOUNT_MASK;
-		if (touches < BULK_TOUCHES)
-		{
-			SetClass(buf_id, CLASS_BULK | (touches << CLASS_TOUCH_SHIFT));
-			return state;
-		}
-		state += BUF_USAGECOUNT_ONE;
+		SetClass(buf_id, CLASS_MAIN);
+		done = true;
+		if (BUF_STATE_GET_USAGECOUNT(state) < ENTRY_USAGE)
+			state += BUF_USAGECOUNT_ONE * ENTRY_USAGE;
 	}
-	else if (!(class & CLASS_SECOND_LAP) &&
-			 BUF_STATE_GET_USAGECOUNT(state) < BM_MAX_USAGE_COUNT)
-	{
-		SetClass(buf_id, class | CLASS_SECOND_LAP);
-		return state - BUF_USAGECOUNT_ONE *
-			Min(FIRST_LAP_USAGE, BUF_STATE_GET_USAGECOUNT(state));
-	}
-	SetClass(buf_id, CLASS_MAIN);
-	Count(COUNT_PROMOTIONS);
-	return state;
+	LazyDropUnlockBufHdr(buf, old, state);
+	if (done)
+		Count(COUNT_PROMOTIONS);
+	else
+		SubtractFromMain();
+	return done;
 }
 
 /*
@@ -462,88 +427,104 @@ Promote(int buf_id, LazyDropBufState state)
  * hand, which is the clock sweep's, and returns the first of them.
  *
  * Return a buffer that has no pin, with its header locked and the state in
- * *buf_state, as StrategyGetBuffer does.  Return NULL if there is hardly a
- * buffer on probation, or all of them are pinned: then the clock sweep scans
- * all buffers, lowers the usage counts of main as well, or reports that there
- * is no victim.
+ * *buf_state, as StrategyGetBuffer does.  Return NULL if so many buffers on
+ * probation are pinned, or so few are there, that the clock sweep should scan
+ * all buffers; it also reports that there is no victim.
  */
 BufferDesc *
 LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 {
-	int			spare = -1;		/* the least used skipped buffer */
+	int			spare = -1;		/* the least used buffer that was spared */
 	uint32		spare_usage = 0;
-	int			passed_over = 0;
+	int			spared = 0;
+	int			promoted = 0;
+	int			wanted = 0;
+	int			pinned = 0;
 
 	left_ring = false;
-	if (ProbationIsShort())
-		Demote();
+	MaybeFlushCounts();
 	CheckClaim(&victim_claim);
 
-	for (int64 looked = 0; looked < (int64) NBuffers * 2 && passed_over < PASSED_OVER_STEPS; looked++)
+	for (int looked = 0; looked < NBuffers && pinned < PINNED_STEPS; looked++)
 	{
 		int			buf_id;
 		BufferDesc *buf;
+		LazyDropBufState old;
 		LazyDropBufState state;
 		uint32		usage;
+		uint8		class;
+		bool		full;
+		bool		enough = LazyDropSearchedEnough(spared, promoted);
+		LazyDropVerdict verdict;
 
-		if (victim_claim.left == 0)
+		if (enough && spare >= 0)
 		{
-			if (ProbationIsGone())
-				break;
-			victim_claim.next = claim(NextClaim(&victim_claim));
+			buf_id = spare;
+			spare = -1;
 		}
-		victim_claim.left--;
-		buf_id = victim_claim.next++ % NBuffers;
+		else
+		{
+			if (victim_claim.left == 0)
+				victim_claim.next = claim(NextClaim(&victim_claim));
+			buf_id = NextPosition(&victim_claim);
+		}
 
 		if (IsMain(buf_id))
 			continue;
 		buf = GetBufferDescriptor(buf_id);
 		if (BUF_STATE_GET_REFCOUNT(LazyDropReadBufState(buf)) != 0)
+		{
+			pinned++;
 			continue;
+		}
 
-		state = LockBufHdr(buf);
+		full = MainIsFull();
+		state = old = LockBufHdr(buf);
 		usage = BUF_STATE_GET_USAGECOUNT(state);
-		if (BUF_STATE_GET_REFCOUNT(state) != 0 || IsMain(buf_id))
+		class = Classes[buf_id];
+		if (BUF_STATE_GET_REFCOUNT(state) != 0 || (class & CLASS_MAIN))
 		{
-			LazyDropUnlockBufHdr(buf, state, state);
+			LazyDropUnlockBufHdr(buf, old, state);
 			continue;
 		}
-		if (usage <= EvictableUsage(Classes[buf_id]))
+		verdict = enough ? LAZYDROP_EVICT : LazyDropVisit(class, usage, full);
+		switch (verdict)
 		{
-			Count(COUNT_EVICTIONS);
-			last_victim = buf_id;
-			*buf_state = state;
-			return buf;
-		}
+			case LAZYDROP_EVICT:
+				Count(COUNT_EVICTIONS);
+				last_victim = buf_id;
+				*buf_state = state;
+				return buf;
 
-		LazyDropUnlockBufHdr(buf, state, Promote(buf_id, state));
-		passed_over++;
+			case LAZYDROP_PROMOTE:
+				SetClass(buf_id, CLASS_MAIN);
+				LazyDropUnlockBufHdr(buf, old, state);
+				AddToMain();
+				Count(COUNT_PROMOTIONS);
+				promoted++;
+				continue;
+
+			case LAZYDROP_SPARE:
+				SetClass(buf_id, LazyDropSparedClass(class));
+				LazyDropUnlockBufHdr(buf, old, state & ~BUF_USAGECOUNT_MASK);
+				spared++;
+				break;
+
+			case LAZYDROP_REPLACE:
+				LazyDropUnlockBufHdr(buf, old, state & ~BUF_USAGECOUNT_MASK);
+				spared++;
+				if (wanted++ < REPLACE_STEPS && ReplaceInMain(buf_id, class))
+					continue;
+				break;
+		}
 		if (spare < 0 || usage < spare_usage)
 		{
 			spare = buf_id;
 			spare_usage = usage;
 		}
-		if (ProbationIsShort())
-			Demote();
 	}
 
-	/*
-	 * All of probation seems to be in use.  Take the least used, if unpinned.
-	 */
-	if (spare >= 0)
-	{
-		BufferDesc *buf = GetBufferDescriptor(spare);
-		LazyDropBufState state = LockBufHdr(buf);
-
-		if (BUF_STATE_GET_REFCOUNT(state) == 0)
-		{
-			Count(COUNT_EVICTIONS);
-			last_victim = spare;
-			*buf_state = state;
-			return buf;
-		}
-		LazyDropUnlockBufHdr(buf, state, state);
-	}
+	/* All of probation seems to be pinned. */
 	Count(COUNT_FALLBACKS);
 	return NULL;
 }
@@ -558,11 +539,12 @@ LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag, uint32 hash)
 {
 	uint8		class = Classes[buf_id];
 
-	if (buf_id == last_victim && !(class & CLASS_RING))
-		LazyDropGhostInsert(tag, hash, (class & CLASS_BULK) ?
-							LAZYDROP_GHOST_BULK + CLASS_TOUCHES(class) : LAZYDROP_GHOST_NORMAL);
+	if (buf_id == last_victim && LazyDropIsRemembered(class))
+		LazyDropGhostInsert(tag, hash);
 	last_victim = -1;
 	SetClass(buf_id, 0);
+	if (class & CLASS_MAIN)
+		SubtractFromMain();
 }
 
 /*
@@ -572,178 +554,69 @@ LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag, uint32 hash)
 void
 LazyDropCacheNoteFree(int buf_id)
 {
+	bool		was_main = IsMain(buf_id);
+
 	SetClass(buf_id, 0);
+	if (was_main)
+		SubtractFromMain();
 }
 
 /* ----------------------------------------------------------------
- *		Loads (rules C5 to C7)
+ *		Loads (rules C5 to C8)
  * ----------------------------------------------------------------
  */
 
 /*
- * Reset the usage count of a page that this process loaded some loads ago: all
- * its uses until now count as one.  No spinlock may be held.
- */
-static void
-ResetUsage(const RecentLoad *load)
-{
-	BufferDesc *buf = GetBufferDescriptor(load->buf_id);
-	LazyDropBufState old;
-	LazyDropBufState state = LazyDropReadBufState(buf);
-
-	if (BUF_STATE_GET_USAGECOUNT(state) <= EvictableUsage(Classes[load->buf_id]))
-		return;
-
-	state = old = LockBufHdr(buf);
-	if ((state & BM_TAG_VALID) && BufferTagsEqual(&buf->tag, &load->tag))
-	{
-		uint32		usage = EvictableUsage(Classes[load->buf_id]);
-
-		if (BUF_STATE_GET_USAGECOUNT(state) > usage)
-		{
-			state &= ~BUF_USAGECOUNT_MASK;
-			state += usage * BUF_USAGECOUNT_ONE;
-			Count(COUNT_RESETS);
-		}
-	}
-	LazyDropUnlockBufHdr(buf, old, state);
-}
-
-/*
- * Forget the oldest remembered load.  If all processes have loaded much since
- * then, the page has been used for more than a burst, and keeps its count.
- */
-static void
-ForgetLoad(void)
-{
-	int			oldest = next_recent_load + MAX_RECENT_LOADS - num_recent_loads;
-	RecentLoad *load = &recent_loads[oldest % MAX_RECENT_LOADS];
-
-	num_recent_loads--;
-	if (LoadClock() - load->clock <= (uint64) NBuffers / RECENT_AGE)
-		ResetUsage(load);
-}
-
-/*
- * Remember a load, and forget older ones to make room.
- */
-static void
-RememberLoad(BufferDesc *buf)
-{
-	RecentLoad *load = &recent_loads[next_recent_load];
-
-	while (num_recent_loads >= recent_window)
-		ForgetLoad();
-
-	load->buf_id = buf->buf_id;
-	load->tag = buf->tag;		/* stays, because the caller has a pin */
-	load->clock = LoadClock();
-	next_recent_load = (next_recent_load + 1) % MAX_RECENT_LOADS;
-	num_recent_loads++;
-}
-
-/*
- * Return whether the current transaction reads so much that its pages must be
- * used again before they are kept.  Replay must be as fast as possible, and
- * has no transaction.
- */
-static bool
-ReadsMuch(void)
-{
-	uint64		all;
-
-	if (lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_STRICT)
-		return false;
-
-	xact_loads++;
-	all = LoadClock();
-	if (all - xact_loads_halved > (uint64) NBuffers)
-	{
-		xact_loads /= 2;
-		xact_loads_halved = all;
-	}
-	return xact_loads > NBuffers / BULK_SHARE && !LazyDropHaveFreeBuffer() &&
-		!AmStartupProcess();
-}
-
-/*
- * Remove the first use of a page that is being loaded from its usage count.
- */
-static void
-ClearUsage(BufferDesc *buf)
-{
-	LazyDropBufState state = LockBufHdr(buf);
-
-	LazyDropUnlockBufHdr(buf, state, state & ~BUF_USAGECOUNT_MASK);
-}
-
-/*
  * A page has been loaded into a buffer, which the caller still has pinned.
- * hash is the hash of the page's tag, or NULL if the page is new.  No spinlock
- * may be held.
+ * hash is the hash of the page's tag, or NULL if the page is new; then the
+ * caller may hold the relation extension lock.  No spinlock may be held.
  */
 void
 LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 {
 	uint8		class = 0;
-	uint32		kind = 0;
 
-	MaybeFlushCounts();
 	if (ring)
 	{
+		class = CLASS_RING;
 		Count(COUNT_RING_LOADS);
 		if (left_ring)
 			Count(COUNT_FREE_LOADS);
 		left_ring = false;
-		SetClass(buf->buf_id, CLASS_RING);
-		return;
 	}
+	else
+		Count(COUNT_LOADS);
+	if (lazydrop_read_once)
+		class |= CLASS_ONCE;
 
-	Count(COUNT_LOADS);
-	if (ReadsMuch())
+	if (hash != NULL)
 	{
-		uint32		touches = 0;
-
-		Count(COUNT_BULK_LOADS);
-		if (hash && (kind = LazyDropGhostRemove(&buf->tag, *hash, true)) != 0)
-			touches = kind - LAZYDROP_GHOST_BULK + 1;
-		if (touches >= BULK_TOUCHES)
-			class = CLASS_MAIN;
-		else
+		MaybeFlushCounts();
+		if (class == 0 && LazyDropGhostRemove(&buf->tag, *hash))
 		{
-			class = CLASS_BULK | (touches << CLASS_TOUCH_SHIFT);
-			ClearUsage(buf);
+			Count(COUNT_GHOST_HITS);
+			if (TakePlaceInMain())
+				class = CLASS_MAIN;
 		}
 	}
-	else if (hash && (kind = LazyDropGhostRemove(&buf->tag, *hash, false)) != 0)
-		class = CLASS_MAIN;
 
-	if (kind != 0)
-		Count(COUNT_GHOST_HITS);
+	/* evicted by a process that had the setting off (rule C9) */
+	if (unlikely(IsMain(buf->buf_id)))
+		SubtractFromMain();
 	SetClass(buf->buf_id, class);
-	RememberLoad(buf);
 }
 
 /*
  * Return whether a scan that has a ring should take a free buffer instead.
+ * Once the answer is no, *free_blocks is -1.
  */
 bool
-LazyDropCacheTakesFree(void)
+LazyDropCacheTakesFree(int *free_blocks)
 {
-	left_ring = LazyDropHaveFreeBuffer();
+	left_ring = LazyDropHaveFreeBuffer() && !IsParallelWorker() &&
+		*free_blocks < NBuffers / FREE_SHARE;
+	*free_blocks = left_ring ? *free_blocks + 1 : -1;
 	return left_ring;
-}
-
-/*
- * Forget the loads of a transaction that ends.
- */
-void
-LazyDropCacheXactCallback(XactEvent event, void *arg)
-{
-	if (event != XACT_EVENT_PRE_COMMIT &&
-		event != XACT_EVENT_PARALLEL_PRE_COMMIT &&
-		event != XACT_EVENT_PRE_PREPARE)
-		xact_loads = 0;
 }
 
 /* ----------------------------------------------------------------
@@ -751,15 +624,9 @@ LazyDropCacheXactCallback(XactEvent event, void *arg)
  * ----------------------------------------------------------------
  */
 
-static Size
-ClassesSize(void)
-{
-	return MAXALIGN(NBuffers);
-}
-
 /*
- * Return the size of shared memory: about 5.3 bytes for each buffer.  It is
- * allocated even if the policy is off, so that it can be switched on.
+ * Return the size of shared memory: about 3.1 bytes for each buffer.  It is
+ * reserved even if the policy is off, so that it can be switched on.
  */
 Size
 LazyDropCacheShmemSize(void)
@@ -768,12 +635,16 @@ LazyDropCacheShmemSize(void)
 
 	size = add_size(size, TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(LazyDropCacheShared)));
 	size = add_size(size, LazyDropGhostShmemSize());
-	size = add_size(size, ClassesSize());
+	size = add_size(size, NBuffers);
 	return size;
 }
 
 /*
  * Allocate and initialize shared memory, or attach to it.
+ *
+ * New shared memory is zero, and so are the classes of an empty pool.  They
+ * are not written here, nor is the ghost, so that the kernel provides memory
+ * for them only when the policy is used.
  */
 void
 LazyDropCacheShmemInit(void)
@@ -785,21 +656,25 @@ LazyDropCacheShmemInit(void)
 	start = (char *) TYPEALIGN(PG_CACHE_LINE_SIZE, start);
 	CacheCtl = (LazyDropCacheShared *) start;
 	start += TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(LazyDropCacheShared));
-	LazyDropGhostShmemInit(start, found);
+	LazyDropGhostShmemInit(start);
 	start += LazyDropGhostShmemSize();
 	Classes = (uint8 *) start;
 	if (found)
 		return;
 
+#ifdef USE_ASSERT_CHECKING
+	for (Size i = 0; i < NBuffers; i++)
+		Assert(Classes[i] == 0);
+#endif
 	pg_atomic_init_u64(&CacheCtl->nmain.value, 0);
 	pg_atomic_init_u64(&CacheCtl->main_hand.value, 0);
+	pg_atomic_init_u64(&CacheCtl->clock.value, 0);
 	for (int i = 0; i < NUM_CACHE_COUNTERS; i++)
 	{
 		pg_atomic_init_u64(&CacheCtl->counters[i], 0);
 		pg_atomic_init_u64(&CacheCtl->bases[i], 0);
 	}
 	pg_atomic_init_u64(&CacheCtl->stats_reset, (uint64) GetCurrentTimestamp());
-	memset(Classes, 0, ClassesSize());
 }
 
 /*
@@ -810,12 +685,15 @@ void
 LazyDropCacheGetStats(LazyDropCacheStats *stats)
 {
 	FlushCounts();
-	stats->scan_resistance = GetConfigOption("lazydrop.scan_resistance", false, false);
+	stats->scan_resistance = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 	stats->buffers = NBuffers;
-	stats->main = 0;
-	for (int i = 0; i < NBuffers; i++)
-		stats->main += IsMain(i);
+	stats->main = Max(0, NumMain());
 	stats->probation = NBuffers - stats->main;
+	stats->main_classes = 0;
+#ifdef USE_ASSERT_CHECKING
+	for (int i = 0; i < NBuffers; i++)
+		stats->main_classes += IsMain(i);
+#endif
 
 #define READ(counter) \
 	(pg_atomic_read_u64(&CacheCtl->counters[counter]) - \
@@ -823,11 +701,10 @@ LazyDropCacheGetStats(LazyDropCacheStats *stats)
 	stats->loads = READ(COUNT_LOADS);
 	stats->ring_loads = READ(COUNT_RING_LOADS);
 	stats->free_loads = READ(COUNT_FREE_LOADS);
-	stats->bulk_loads = READ(COUNT_BULK_LOADS);
 	stats->ghost_hits = READ(COUNT_GHOST_HITS);
 	stats->promotions = READ(COUNT_PROMOTIONS);
 	stats->demotions = READ(COUNT_DEMOTIONS);
-	stats->resets = READ(COUNT_RESETS);
+	stats->refusals = READ(COUNT_REFUSALS);
 	stats->evictions = READ(COUNT_EVICTIONS);
 	stats->fallbacks = READ(COUNT_FALLBACKS);
 #undef READ

@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "storage/lazydrop_cache.h"
 #include "storage/lazydrop_common.h"
 #include "storage/proc.h"
@@ -23,10 +22,11 @@
 
 static char *cache_stats;
 
+/* There was a "strict" policy in 1.0. */
 static const struct config_enum_entry scan_resistance_options[] = {
 	{"off", LAZYDROP_SCAN_RESISTANCE_OFF, false},
 	{"on", LAZYDROP_SCAN_RESISTANCE_ON, false},
-	{"strict", LAZYDROP_SCAN_RESISTANCE_STRICT, false},
+	{"strict", LAZYDROP_SCAN_RESISTANCE_ON, true},
 	{"true", LAZYDROP_SCAN_RESISTANCE_ON, true},
 	{"false", LAZYDROP_SCAN_RESISTANCE_OFF, true},
 	{"yes", LAZYDROP_SCAN_RESISTANCE_ON, true},
@@ -51,20 +51,23 @@ ShowStats(void)
 
 	LazyDropBeginShow(&buf);
 
-	appendStringInfo(&buf, "{\"scan_resistance\": \"%s\"", stats.scan_resistance);
+	appendStringInfo(&buf, "{\"scan_resistance\": \"%s\"",
+					 stats.scan_resistance ? "on" : "off");
 #define NUMBER(name) \
 	appendStringInfo(&buf, ", \"" #name "\": " INT64_FORMAT, stats.name)
 	NUMBER(buffers);
 	NUMBER(main);
+#ifdef USE_ASSERT_CHECKING
+	NUMBER(main_classes);
+#endif
 	NUMBER(probation);
 	NUMBER(loads);
 	NUMBER(ring_loads);
 	NUMBER(free_loads);
-	NUMBER(bulk_loads);
 	NUMBER(ghost_hits);
 	NUMBER(promotions);
 	NUMBER(demotions);
-	NUMBER(resets);
+	NUMBER(refusals);
 	NUMBER(evictions);
 	NUMBER(fallbacks);
 #undef NUMBER
@@ -81,11 +84,20 @@ LazyDropCacheInit(void)
 {
 	DefineCustomEnumVariable("lazydrop.scan_resistance",
 							 "Keeps frequently used pages in shared_buffers during scans.",
-							 "With \"strict\", this includes scans of large tables in random order.",
+							 NULL,
 							 &lazydrop_scan_resistance,
 							 LAZYDROP_SCAN_RESISTANCE_OFF,
 							 scan_resistance_options,
 							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("lazydrop.read_once",
+							 "The session is not expected to read pages again.",
+							 "With lazydrop.scan_resistance, pages that it loads are evicted first.",
+							 &lazydrop_read_once,
+							 false,
+							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
 
@@ -99,5 +111,4 @@ LazyDropCacheInit(void)
 							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE |
 							   GUC_SUPERUSER_ONLY,
 							   NULL, NULL, ShowStats);
-	RegisterXactCallback(LazyDropCacheXactCallback, NULL);
 }

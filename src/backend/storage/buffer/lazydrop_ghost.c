@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lazydrop_ghost.c
- *	  What was evicted a short while ago (rule C5 of README.lazydrop).
+ *	  Pages that were evicted a short time ago (rule C5 of README.lazydrop).
  *
  * A lossy table of fingerprints: it may forget a page, and take one for
  * another.  It has no lock.
@@ -16,43 +16,38 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "port/atomics.h"
+#include "port/pg_lfind.h"
 #include "storage/lazydrop_cache.h"
+#include "storage/lazydrop_cache_policy.h"
 #include "storage/shmem.h"
 
 /*
- * An array of sets, each as large as a cache line: fingerprints of what was
- * evicted last, used in turn, and how many have been put there.
+ * An array of sets, each as large as a cache line.  A set has the fingerprints
+ * of its pages that were evicted last, used in turn, and the number of all
+ * that have been put there.
  */
 #define GHOST_WAYS			15
 
 typedef struct GhostSet
 {
-	pg_atomic_uint32 next;
-	pg_atomic_uint32 prints[GHOST_WAYS];
+	uint32		next;
+	uint32		prints[GHOST_WAYS]; /* 0 if unused */
 } GhostSet;
 
-/*
- * A fingerprint is a hash of the tag, but for its lowest bits, which tell what
- * the page was when it was evicted.
- */
-#define PRINT_KIND_MASK		7
-#define PRINT_KIND(print)	((print) & PRINT_KIND_MASK)
-
-/* of the ways, those whose pages of much reading are remembered */
-#define GHOST_BULK_WAYS		4
+/* both fields are searched together */
+#define GHOST_WORDS			(sizeof(GhostSet) / sizeof(uint32))
 
 static GhostSet *Ghost;
 
 static uint32
 NumSets(void)
 {
-	/* as many fingerprints as there are buffers */
-	return NBuffers / GHOST_WAYS + 1;
+	return NBuffers / GHOST_SHARE / GHOST_WAYS + 1;
 }
 
 /*
- * Shared memory that is needed, a multiple of the cache line's size.
+ * Return the size of shared memory, a multiple of the cache line's size: about
+ * 2.1 bytes for each buffer.
  */
 Size
 LazyDropGhostShmemSize(void)
@@ -61,25 +56,18 @@ LazyDropGhostShmemSize(void)
 }
 
 /*
- * Take the memory, which begins with a cache line, and unless it is that of a
- * running server, initialize it.
+ * Use memory that begins with a cache line.  New shared memory is zero, which
+ * is an empty table, so it is not written here: it costs nothing until the
+ * policy is used.
  */
 void
-LazyDropGhostShmemInit(void *start, bool found)
+LazyDropGhostShmemInit(void *start)
 {
 	Ghost = start;
-	if (found)
-		return;
-	for (uint32 i = 0; i < NumSets(); i++)
-	{
-		pg_atomic_init_u32(&Ghost[i].next, 0);
-		for (int way = 0; way < GHOST_WAYS; way++)
-			pg_atomic_init_u32(&Ghost[i].prints[way], 0);
-	}
 }
 
 /*
- * The set of a page, by its hash in the buffer table.
+ * Return a page's set, by its hash in the buffer table.
  */
 static inline GhostSet *
 GhostSetOf(uint32 hash)
@@ -88,59 +76,52 @@ GhostSetOf(uint32 hash)
 }
 
 /*
- * The fingerprint of a page, with no kind.  It is another hash than that of
- * the buffer table, of which a large pool's sets leave few bits to tell pages
- * apart.
+ * Return a page's fingerprint.  It is another hash than that of the buffer
+ * table, of which a large pool's sets leave few bits to tell pages apart.
  */
 static inline uint32
 Fingerprint(const BufferTag *tag)
 {
-	uint64		hash;
+	uint64		hash = ((uint64) tag->relNumber << 32) | tag->blockNum;
 
-	hash = murmurhash64(((uint64) tag->relNumber << 32) | tag->blockNum);
-	hash ^= ((uint64) tag->dbOid << 32) | tag->spcOid;
-	return (uint32) murmurhash64(hash + tag->forkNum) & ~PRINT_KIND_MASK;
+	hash += (uint64) tag->dbOid * UINT64CONST(0x9e3779b97f4a7c15);
+	hash += ((uint64) tag->spcOid << 16) + tag->forkNum;
+	return (uint32) murmurhash64(hash) | 1;
 }
 
 /*
- * Remember a page that is evicted, by its tag and the hash of that; kind is
- * LAZYDROP_GHOST_NORMAL, or LAZYDROP_GHOST_BULK and the touches added.  Two
- * processes that come to a set at the same time may lose one of their
+ * Remember a page that is evicted, by its tag and the hash of the tag.  Two
+ * processes that change a set at the same time may lose one of their
  * fingerprints.
  */
 void
-LazyDropGhostInsert(const BufferTag *tag, uint32 hash, uint32 kind)
+LazyDropGhostInsert(const BufferTag *tag, uint32 hash)
 {
 	GhostSet   *set = GhostSetOf(hash);
-	uint32		next = pg_atomic_read_u32(&set->next);
+	uint32		next = set->next;
 
-	pg_atomic_write_u32(&set->prints[next % GHOST_WAYS],
-						Fingerprint(tag) | kind);
-	pg_atomic_write_u32(&set->next, next + 1);
+	set->prints[next % GHOST_WAYS] = Fingerprint(tag);
+	set->next = next + 1;
 }
 
 /*
- * Tell what a page was when it was evicted, and forget it, or 0 if it is not
- * known.  How many were evicted after it is estimated by those of its set.
+ * Return whether a page is known, and forget it.
  */
-uint32
-LazyDropGhostRemove(const BufferTag *tag, uint32 hash, bool bulk)
+bool
+LazyDropGhostRemove(const BufferTag *tag, uint32 hash)
 {
 	GhostSet   *set = GhostSetOf(hash);
-	uint32		next = pg_atomic_read_u32(&set->next);
 	uint32		wanted = Fingerprint(tag);
 
-	for (uint32 age = 1; age <= (bulk ? GHOST_BULK_WAYS : GHOST_WAYS); age++)
+	if (!pg_lfind32(wanted, &set->next, GHOST_WORDS))
+		return false;
+	for (int way = 0; way < GHOST_WAYS; way++)
 	{
-		pg_atomic_uint32 *slot = &set->prints[(next + GHOST_WAYS - age) % GHOST_WAYS];
-		uint32		print = pg_atomic_read_u32(slot);
-
-		if ((print & ~PRINT_KIND_MASK) != wanted ||
-			PRINT_KIND(print) == 0 ||
-			(PRINT_KIND(print) >= LAZYDROP_GHOST_BULK) != bulk)
-			continue;
-		pg_atomic_write_u32(slot, 0);
-		return PRINT_KIND(print);
+		if (set->prints[way] == wanted)
+		{
+			set->prints[way] = 0;
+			return true;
+		}
 	}
-	return 0;
+	return false;				/* the number of pages looks like it */
 }

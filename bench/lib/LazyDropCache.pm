@@ -21,7 +21,7 @@ LazyDropCache - functions for the scenarios about lazydrop.scan_resistance
 =head1 DESCRIPTION
 
 In these scenarios, a case's server, if it is not stock, is a value of
-lazydrop.scan_resistance: off, on or strict; or "advisor", which is off with
+lazydrop.scan_resistance: off or on; or "advisor", which is off with
 lazydrop.advisor on.  lazydrop.enabled is on with all of these, so one data directory of
 the fork can be used for all of them.
 
@@ -35,7 +35,8 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use LazyDropBench;
 
-our @EXPORT = qw(cache_settings restart_as make_rows only expect_plan
+our @EXPORT =
+  qw(cache_settings restart_as start_as make_rows filler only expect_plan
   touch_hot hot_left blocks_read zipf_pgbench zipf_sql);
 
 # Multiplication by this prime separates popular keys from each other.
@@ -57,6 +58,10 @@ because it does not know them.
 Restart a node as another one of the fork's servers, or with other settings.  Its buffers
 are empty then.
 
+=item start_as($node, $server, %settings)
+
+Start a node, which is not running, as another server, which may be stock.
+
 =cut
 
 sub cache_settings
@@ -64,9 +69,7 @@ sub cache_settings
 	my ($server) = @_;
 	return (
 		'lazydrop.enabled' => 'on',
-		'lazydrop.scan_resistance' => $server =~ /^(?:on|strict)$/
-		? $server
-		: 'off',
+		'lazydrop.scan_resistance' => $server eq 'on' ? 'on' : 'off',
 		'lazydrop.advisor' => $server eq 'advisor' ? 'on' : 'off');
 }
 
@@ -80,26 +83,55 @@ sub restart_as
 	return;
 }
 
+sub start_as
+{
+	my ($node, $server, %settings) = @_;
+	%settings = (cache_settings($server), %settings);
+	$node->{_install_path} = LazyDropBench::prefix($server);
+	$node->append_conf('postgresql.conf',
+		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
+	$node->start;
+	return;
+}
+
 =pod
 
-=item make_rows($node, $name, $megabytes)
+=item make_rows($node, $name, $megabytes [, $rows])
 
-Create a table with three rows of about 1,000 bytes in each page, and free space for a new
-version of each: id is a sequence, r is in no order, n is 0.  Returns the number of rows.
+Create a table with this number of rows in each page, three by default, and free space for
+a new version of each: id is a sequence, r is in no order, n is 0.  Returns the number of
+rows.
 
 =cut
 
 sub make_rows
 {
-	my ($node, $name, $megabytes) = @_;
-	my $rows = 3 * int(128 * $megabytes);
+	my ($node, $name, $megabytes, $per_page) = @_;
+	$per_page //= 3;
+	my $rows = $per_page * int(128 * $megabytes);
+	my $length = $per_page == 3 ? 950 : int(3680 / $per_page) - 48;
 	$node->safe_psql(
 		'postgres', qq{
 		CREATE TABLE $name WITH (fillfactor = 45) AS
-			SELECT i AS id, hashint4(i) AS r, 0 AS n, repeat('x', 950) AS f
+			SELECT i AS id, hashint4(i) AS r, 0 AS n, repeat('x', $length) AS f
 			FROM generate_series(1, $rows) AS i;
 		VACUUM (FREEZE, ANALYZE) $name});
 	return $rows;
+}
+
+=pod
+
+=item filler($rows)
+
+Returns the length of the last column, an uncompressed text, with which exactly this
+number of rows fits into a page: 3, 20 or 81 rows with three integers and that column.
+
+=cut
+
+sub filler
+{
+	my ($rows) = @_;
+	return int((8168 / $rows - 4) / 8) * 8 - 24 - 12 - 4;
 }
 
 =pod

@@ -19,7 +19,7 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use LazyDropResults qw(median by_size in_order keys_of scenarios_of);
-use List::Util      qw(max min uniq);
+use List::Util      qw(max min sum uniq);
 
 our @EXPORT_OK = qw(plot quote compact_svg);
 
@@ -33,7 +33,12 @@ our @EXPORT_OK = qw(plot quote compact_svg);
 
 # Panels of each scenario's plot: lines over shared_buffers or over a number in the case;
 # a curve over a number in the measure, with a line for the estimate and points for the
-# real values; or bars by case and shared_buffers.  "case" and "measure" are patterns.
+# real values; bars by case and shared_buffers; or a heatmap.  "case" and "measure" are
+# patterns.
+#
+# A heatmap shows per cent, in a block for each server.  The groups of the pattern "cell"
+# find a number for a group of rows, a row, a number for a column, and a number for a
+# stripe in a cell.  "missing" is the value of a case that has only other measures.
 our %plots = (
 	'drop-loop' => [
 		{
@@ -57,7 +62,8 @@ our %plots = (
 			case => '^2 drops',
 			measure => '^the same',
 			log => 1,
-			title => 'all processes but the background writer, 2 drops per second',
+			title =>
+			  'all processes but the background writer, 2 drops per second',
 			y => 'ms of CPU time for each drop'
 		}
 	],
@@ -173,7 +179,7 @@ our %plots = (
 			y => 'transactions per second'
 		}
 	],
-	'scan-resistance' => [
+	'access-paths' => [
 		map {
 			my ($title, @paths) = @$_;
 			+{
@@ -195,6 +201,33 @@ our %plots = (
 			[ 'by an index', '.*index scan.*', 'index-only scan' ],
 			[ 'other reads', 'bitmap scan', 'CREATE INDEX' ],
 			[ 'writes', 'UPDATE.*', 'COPY in', 'INSERT.*' ])
+	],
+	'scan-resistance' => [
+		map {
+			+{
+				kind => 'heatmap',
+				cell => '(\d+) rows; ([^;]+); ([\d.]+) N; pass (\d+)$',
+				group => '%s rows/page',
+				row => 'order of the index',
+				xlabel =>
+				  'size of the table that is read, in N (number of buffers)',
+				stripe => 'pass',
+				%$_
+			}
+		} ( {
+				case => '^empty; idle; ',
+				measure => '^hot set left$',
+				title => 'idle hot set: % of it left after each pass'
+			},
+			{
+				case => '^empty; live 0\.5; ',
+				measure => '^hits of the hot set$',
+
+				# Nothing was loaded, so nothing was used.
+				missing => 100,
+				title =>
+				  'live hot set, each page used once in 0.5 N loads: % hits in each pass'
+			})
 	],
 	'shared-buffers-advice' => [
 		map {
@@ -236,7 +269,6 @@ my %colour = (
 	stock => '#d95f02',
 	on => '#1b9e77',
 	off => '#7570b3',
-	strict => '#a6761d',
 	'on>stock' => '#e7298a',
 	'on>off' => '#66a61e',
 	mariadb => '#666666');
@@ -244,10 +276,20 @@ my %label = (
 	stock => 'stock',
 	on => 'LazyDrop on',
 	off => 'LazyDrop off',
-	strict => 'LazyDrop strict',
 	'on>stock' => 'stock below LazyDrop',
 	'on>off' => 'LazyDrop off below on',
 	mariadb => 'MariaDB');
+
+# Shades of a heatmap: least value, its colour, and the colour of a value printed on it.
+# Those below the last one are darker the smaller they are, and warm; the last one is
+# cold.  So they differ for people who do not see red and green as different, too.
+my @shades = (
+	[ 0, '#2d0b59', 'white' ],
+	[ 10, '#7a1d6d', 'white' ],
+	[ 30, '#bf3952', 'white' ],
+	[ 50, '#ee7426', 'black' ],
+	[ 70, '#fbc02d', 'black' ],
+	[ 90, '#b9e3dc', 'black' ]);
 
 sub quote
 {
@@ -266,6 +308,227 @@ sub selected
 		my @field = split /,/, $_, -1;
 		$field[2] =~ /(?:$case)/ && $field[3] =~ /$panel->{measure}/
 	} keys_of($results, $scenario);
+}
+
+# Returns the values of a heatmap, by server, group, row, column and stripe, and the rows in
+# the order of the results.
+sub cells_of
+{
+	my ($results, $scenario, $panel) = @_;
+	my (%cells, @rows);
+	foreach my $key (keys_of($results, $scenario))
+	{
+		my (undef, undef, $case, $measure) = split /,/, $key, -1;
+		next unless $case =~ /(?:$panel->{case})/;
+		my ($group, $row, $column, $stripe) = $case =~ /$panel->{cell}/
+		  or next;
+		my $shown = $measure =~ /$panel->{measure}/;
+		next unless $shown || defined $panel->{missing};
+		push @rows, $row;
+		foreach my $server (keys %{ $results->{values}{$key} })
+		{
+			my $cell = $cells{$server}{$group}{$row}{$column} //= {};
+			$cell->{$stripe} //= $panel->{missing};
+			$cell->{$stripe} =
+			  median(values %{ $results->{values}{$key}{$server} })
+			  if $shown;
+		}
+	}
+	return (\%cells, uniq(@rows));
+}
+
+# Add a cell of a heatmap to the boxes of each shade, and to the numbers.  Adjacent stripes
+# have one box if their shade is the same, and one number if that is the same, too.
+sub add_cell
+{
+	my ($boxes, $numbers, $x, $y, @stripes) = @_;
+	my ($last_shade, $last_number) = (-1, '');
+	foreach my $value (@stripes)
+	{
+		my ($shade, $number) = (-1, '');
+		if (defined $value)
+		{
+			$shade = max(0, grep { $value >= $shades[$_][0] } 0 .. $#shades);
+
+			# Do not round it to a value of the last shade.
+			$number = min($shades[-1][0] - 1, sprintf('%.0f', $value))
+			  if $shade < $#shades;
+			push @{ $boxes->[$shade] }, [ $x, $x, $y ]
+			  if $shade != $last_shade;
+			$boxes->[$shade][-1][1]++;
+		}
+		if ($number ne '')
+		{
+			push @{ $numbers->{ $shades[$shade][2] } },
+			  [ $x, $x, $y, $number ]
+			  if $number ne $last_number;
+			$numbers->{ $shades[$shade][2] }[-1][1]++;
+		}
+		($last_shade, $last_number) = ($shade, $number);
+		$x++;
+	}
+	return;
+}
+
+# Returns gnuplot's commands for a heatmap, and the width and height of the panel.
+sub heatmap_commands
+{
+	my ($results, $scenario, $panel, $block) = @_;
+	selected($results, $scenario, $panel) or return;
+	my ($cells, @rows) = cells_of($results, $scenario, $panel);
+
+	# An earlier version follows stock.
+	my %rank = map { $_ => $_ eq 'stock' ? 0 : /^\d/ ? 1 : 2 } keys %$cells;
+	my @servers = sort { $rank{$a} <=> $rank{$b} } in_order(keys %$cells);
+	my @groups = sort { $a <=> $b } uniq(map { keys %$_ } values %$cells);
+	my @lines = map { values %$_ } map { values %$_ } values %$cells;
+	my @columns = sort { $a <=> $b } uniq(map { keys %$_ } @lines);
+	my @stripes =
+	  sort { $a <=> $b } uniq(map { keys %$_ } map { values %$_ } @lines);
+
+	# The unit of x is a stripe, and the unit of y is a row.
+	my $cell_width = @stripes + 0.25;
+	my $block_width = @columns * $cell_width + 1;
+	my $x_end = @servers * $block_width - 1.25;
+	my ($left, $right) = (175, 10);
+	my $width =
+	  max(640, min(1000, int($left + 24 * $x_end + $right)));
+	my $font = min(9, int(0.6 * ($width - $left - $right) / $x_end));
+	my $y = 0;
+	my (@boxes, %numbers, @x_tics, @y_tics);
+	my $out =
+	  'set title ' . quote($panel->{title}) . " offset 0, 0.8 font ',13'\n";
+	my $label = sub {
+		my ($text, $at) = @_;
+		$out .= 'set label ' . quote($text) . " at $at\n";
+	};
+	foreach my $group (@groups)
+	{
+		my $begin = $y;
+		foreach my $row (@rows)
+		{
+			next unless grep { $_->{$group}{$row} } values %$cells;
+			push @y_tics, quote($row) . ' ' . ($y + 0.5);
+			foreach my $s (0 .. $#servers)
+			{
+				my $line = $cells->{ $servers[$s] }{$group}{$row} or next;
+				foreach my $c (0 .. $#columns)
+				{
+					my $cell = $line->{ $columns[$c] } or next;
+					add_cell(\@boxes, \%numbers,
+						$s * $block_width + $c * $cell_width,
+						$y, @$cell{@stripes});
+				}
+			}
+			$y++;
+		}
+		$label->(
+			sprintf($panel->{group}, $group),
+			'screen 0.01, first ' . ($begin + $y) / 2 . " font ',10'");
+		$y += 0.5;
+	}
+	$y -= 0.5;
+	foreach my $s (0 .. $#servers)
+	{
+		my $name = $servers[$s];
+		$name =
+			$name eq 'on'  ? 'LazyDrop'
+		  : $name =~ /^\d/ ? "LazyDrop $name"
+		  :                  $label{$name} // $name;
+		$label->(
+			$name,
+			'first '
+			  . ($s * $block_width + (@columns * $cell_width) / 2)
+			  . ", graph 1 offset 0, 0.6 center");
+		push @x_tics, map {
+			quote($columns[$_]) . ' '
+			  . ($s * $block_width + $_ * $cell_width + @stripes / 2)
+		} 0 .. $#columns;
+	}
+	$label->(
+		$panel->{row}, "graph 0, graph 1 offset -1, 0.6 right font ',10'");
+
+	my @plots;
+	foreach my $i (0 .. $#shades)
+	{
+		next unless $boxes[$i];
+		my $data = "\$${block}_box$i";
+		$out .= "$data << EOD\n";
+		$out .= join(' ', @$_) . "\n" foreach @{ $boxes[$i] };
+		$out .= "EOD\n";
+		push @plots,
+		  "$data using 1:3:1:2:(\$3+0.03):(\$3+0.97) with boxxyerror fs solid noborder lc rgb '$shades[$i][1]'";
+	}
+	foreach my $colour (sort keys %numbers)
+	{
+		my $data = "\$${block}_$colour";
+		$out .= "$data << EOD\n";
+		$out .= join(' ', @$_) . "\n" foreach @{ $numbers{$colour} };
+		$out .= "EOD\n";
+		push @plots,
+		  "$data using ((\$1+\$2)/2):(\$3+0.5):4 with labels font ',$font' tc rgb '$colour'";
+	}
+	$out .=
+	  'set xlabel '
+	  . quote("$panel->{xlabel}; in each cell, $panel->{stripe} "
+		  . join(', ', @stripes))
+	  . " offset 0, 0.6\nset border 0\nset tics scale 0\nset xtics ("
+	  . join(', ', @x_tics)
+	  . ") font ',10' offset 0, 0.4\nset ytics ("
+	  . join(', ', @y_tics)
+	  . ") font ',10' offset 0.5, 0\nunset key\nunset grid\n"
+	  . sprintf(
+		"set lmargin at screen %g\nset rmargin at screen %g\nset xrange [0:%g]\nset yrange [%g:0]\n",
+		$left / $width,
+		1 - $right / $width,
+		$x_end, $y);
+	$out .= 'plot ' . join(", \\\n  ", @plots) . "\nunset label\n";
+	return ($out, $width, 16 * $y);
+}
+
+# The same for all heatmaps of a scenario, one below the other, with a legend.
+sub heatmaps
+{
+	my ($directory, $results, $scenario) = @_;
+	my $number = 0;
+	my @panels = grep { @$_ }
+	  map { [ heatmap_commands($results, $scenario, $_, 'd' . $number++) ] }
+	  @{ $plots{$scenario} }
+	  or return;
+	my ($above, $below) = (50, 64);
+	my $width = max(map { $_->[1] } @panels);
+	my $height = 72 + sum(map { $above + $_->[2] + $below } @panels);
+	my $out = '';
+	foreach my $i (0 .. $#shades)
+	{
+		my ($least, $colour, $on) = @{ $shades[$i] };
+		my $x = $width / 2 + 80 * ($i - @shades / 2);
+		$out .= sprintf(
+			"set object rectangle from screen %g, screen %g to screen %g, screen %g fs solid noborder fc rgb '$colour'\n",
+			$x / $width,
+			1 - 38 / $height,
+			($x + 80) / $width,
+			1 - 54 / $height);
+		$out .= sprintf(
+			"set label %s at screen %g, screen %g center front font ',10' tc rgb '$on'\n",
+			quote(
+				  $i == 0        ? "below $shades[1][0] %"
+				: $i == $#shades ? "$least % or more"
+				:                  "$least to $shades[$i + 1][0] %"),
+			($x + 40) / $width,
+			1 - 46 / $height);
+	}
+	my $y = 72;
+	foreach my $panel (@panels)
+	{
+		$y += $above;
+		$out .= sprintf(
+			"set tmargin at screen %g\nset bmargin at screen %g\n",
+			1 - $y / $height,
+			1 - ($y + $panel->[2]) / $height) . "$panel->[0]unset object\n";
+		$y += $panel->[2] + $below;
+	}
+	return ($width, $height, '', $out);
 }
 
 # Returns gnuplot's commands for a panel; $block is a name for its data.
@@ -474,7 +737,9 @@ sub panel_commands
 =item compact_svg($file)
 
 Remove everything without effect from a file of gnuplot: empty groups, unused marks,
-attributes that each group repeats, and the second decimal.  This halves its size.
+attributes that each group repeats, and the second decimal.  Adjacent polygons become one
+path, and adjacent texts become one group, if their attributes are the same.  This halves
+the file's size.
 
 =cut
 
@@ -484,6 +749,24 @@ sub round
 	return $text if $text !~ /^(?:[ML]|translate)/;
 	$text =~ s/(\d+\.\d+)/sprintf('%.1f', $1) =~ s{\.0$}{}r/ge;
 	return $text =~ s/\s+$//r;
+}
+
+# Returns one path for polygons, without their attributes.
+sub path_of
+{
+	my ($fill, $polygons) = @_;
+	my @points = $polygons =~ /points = '([^']*?) *'/g;
+	return "<path fill='$fill' d='M" . join('zM', @points) . "z'/>\n";
+}
+
+# Returns one group for texts, each of which has a group of its own.
+sub group_of
+{
+	my ($attributes, $groups) = @_;
+	return "<g$attributes>\n"
+	  . ($groups =~
+		  s{<g [^(]*\(([^,]*),([^)]*)\)[^>]*>\n<text>(.*)\n</g>}{<text x="$1" y="$2">$3}gr
+	  ) . "</g>\n";
 }
 
 sub compact_svg
@@ -509,9 +792,18 @@ sub compact_svg
 	$text =~
 	  s{<g fill="none"( color="[^"]*")? stroke="([^"]*)"( stroke-width="[^"]*")? stroke-linecap="butt" stroke-linejoin="miter">}
 	  {'<g' . ($1 // '') . ($2 eq 'currentColor' ? '' : qq{ stroke="$2"}) . ($3 // '') . '>'}ge;
+	$text =~
+	  s{(<polygon fill = '([^']*)' points = '[^']*'/>\s*(?:<polygon fill = '\2' points = '[^']*'/>\s*)*)}
+	  {path_of($2, $1)}ge;
 	$text =~ s{(?<==)(["'])([^"']*)\1}{$1 . round($2) . $1}ge;
+	$text =~ s{<path [^<>]* d='M[^ LMz]*'/>}{}g;
 	$text =~ s{\s*\n\s*}{\n}g;
-	1 while $text =~ s{<g [^<>]*>\n?</g>\n?}{}g;
+	1 while $text =~ s{<g\b[^<>]*>\n?</g>\n?}{}g;
+	my $single =
+	  qr{<g transform="translate\([^()]*\)"([^<>]*)>\n<text>[^<>]*</text>\n</g>\n};
+	$text =~
+	  s{($single(?:<g transform="translate\([^()]*\)"\2>\n<text>[^<>]*</text>\n</g>\n)+)}
+	  {group_of($2, $1)}ge;
 
 	# Start with the last one, because they refer to each other.
 	foreach my $id (reverse $text =~ /id='(gpPt\d+|gpDot)'/g)
@@ -524,6 +816,25 @@ sub compact_svg
 	print $fh $text;
 	close($fh) or die "could not write \"$file\": $!\n";
 	return;
+}
+
+# Returns width and height of all panels, a layout for them, and gnuplot's commands.
+sub panels
+{
+	my ($directory, $results, $scenario) = @_;
+	my $number = 0;
+	my @panels = grep { defined }
+	  map {
+		panel_commands($directory, $results, $scenario, $_, 'd' . $number++)
+	  } @{ $plots{$scenario} }
+	  or return;
+	my $across = min(2, scalar @panels);
+	my $down = int((@panels + $across - 1) / $across);
+	return (
+		$across == 1 ? 640 : 1000,
+		60 + 340 * $down,
+		"layout $down,$across",
+		join('', @panels));
 }
 
 =pod
@@ -540,15 +851,11 @@ sub plot
 	return if system('gnuplot --version >/dev/null 2>&1') != 0;
 	foreach my $scenario (grep { $plots{$_} } scenarios_of($results))
 	{
-		my $number = 0;
-		my @panels = grep { defined }
-		  map {
-			panel_commands($directory, $results, $scenario, $_,
-				'd' . $number++)
-		  } @{ $plots{$scenario} };
-		next unless @panels;
-		my $across = min(2, scalar @panels);
-		my $down = int((@panels + $across - 1) / $across);
+		my $draw =
+		  $plots{$scenario}[0]{kind} eq 'heatmap' ? \&heatmaps : \&panels;
+		my ($width, $height, $layout, $commands) =
+		  $draw->($directory, $results, $scenario)
+		  or next;
 		my $head = $results->{head}{$scenario};
 		my ($version) = $head->{fork}[0] =~ /\) (\S+)/;
 		my $about = sprintf('%s; %s; %s',
@@ -559,15 +866,12 @@ sub plot
 		  or die "could not run gnuplot: $!\n";
 		printf $gnuplot
 		  "set terminal svg size %d,%d noenhanced font 'sans-serif,12' background 'white'\nset output %s\n",
-		  $across == 1 ? 640 : 1000, 60 + 340 * $down,
-		  quote("$directory/$scenario.svg");
+		  $width, $height, quote("$directory/$scenario.svg");
 		print $gnuplot
 		  "set border 3\nset tics nomirror\nset grid ytics lc rgb '#d0d0d0'\n",
 		  "set key tmargin center horizontal samplen 2\n";
-		print $gnuplot "set multiplot layout $down,$across title ",
-		  quote($about), "\n";
-		print $gnuplot $_ foreach @panels;
-		print $gnuplot "unset multiplot\n";
+		print $gnuplot "set multiplot $layout title ", quote($about), "\n",
+		  $commands, "unset multiplot\n";
 		close($gnuplot) or die "gnuplot could not plot $scenario\n";
 		compact_svg("$directory/$scenario.svg");
 	}

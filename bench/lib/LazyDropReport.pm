@@ -93,7 +93,8 @@ my @bars = (
 					by => [ 'on', '128MB', "^$rate drops", $_->[0] ],
 					most => 1.15
 				}
-			} ([ '^CPU', '' ], [ '^the same', ', without the background writer' ])
+			} ( [ '^CPU', '' ],
+				[ '^the same', ', without the background writer' ])
 		} (2, 100)),
 	{
 		scenario => 'terabyte',
@@ -288,7 +289,7 @@ my @bars = (
 		} ('select-only', 'tpcb-like', 'evictions')),
 	(   map {
 			+{
-				scenario => 'scan-resistance',
+				scenario => 'access-paths',
 				what => "hot table left after once or twice, on: $_, %",
 				of => [ 'on', '.', "^\Q$_\E;", 'hot table left' ],
 				every => 1,
@@ -301,7 +302,11 @@ my @bars = (
 			'pg_dump',
 			'index scan in order',
 			'index scan almost in order',
-			'random index scan',
+			'random index scan; read_once',
+			'nested loop',
+			'hash join of index scans',
+			'index scan almost in order by four sessions',
+			'pg_dump of TOAST',
 			'index-only scan',
 			'bitmap scan',
 			'many small tables',
@@ -310,14 +315,6 @@ my @bars = (
 			'UPDATE in 1000 statements',
 			'COPY in',
 			'INSERT ... SELECT')),
-	{
-		scenario => 'scan-resistance',
-		what => 'the same, strict: every path, %',
-		of => [ 'strict', '.', '', 'hot table left' ],
-		every => 1,
-		least => 90,
-		which => 'min'
-	},
 	{
 		scenario => 'oltp-beside-scan',
 		what =>
@@ -549,6 +546,75 @@ sub bars
 # Summary
 # ---------------------------------------------------------------------------
 
+# Returns a table of the values of which a plot shows a part as a heatmap: for each case and
+# measure a line for each server, which has a column for each of the heatmap's columns.
+sub table_of_cells
+{
+	my ($results, $panel, $servers, @keys) = @_;
+	my (@lines, %of, %columns, %stripes);
+	foreach my $key (@keys)
+	{
+		my (undef, $size, $case, $measure, $unit) = split /,/, $key, -1;
+		next unless $case =~ /$panel->{cell}/;
+		my ($column, $stripe, $name) = ($3, $4, substr($case, 0, $-[3]));
+		$name =~ s/[; ]+$//;
+		$columns{$column} = $stripes{$stripe} = 1;
+		foreach my $server (@$servers)
+		{
+			my $values = $results->{values}{$key}{$server} or next;
+			my $line = "$size | $name | $measure ($unit) | $server";
+			push @lines, $line unless $of{$line};
+			$of{$line}{$column}{$stripe} =
+			  sprintf('%.0f', median(values %$values));
+		}
+	}
+	my @columns = sort { $a <=> $b } keys %columns;
+	my @stripes = sort { $a <=> $b } keys %stripes;
+	my $text =
+		"Columns: $panel->{xlabel}.  In each cell: $panel->{stripe} "
+	  . join(', ', @stripes)
+	  . ".\n\n| shared_buffers | case | measure | server | "
+	  . join(' | ', @columns) . " |\n"
+	  . '|---' x (4 + @columns) . "|\n";
+	foreach my $line (@lines)
+	{
+		$text .= '| ' . join(
+			' | ', $line,
+			map {
+				my $cell = $of{$line}{$_};
+				$cell ? join(', ', map { $cell->{$_} // '-' } @stripes) : ''
+			} @columns) . " |\n";
+	}
+	return $text;
+}
+
+# Returns all results of a directory.  If it has SCENARIO-VERSION.csv beside SCENARIO.csv,
+# for an earlier version of the fork, server "on" of that file is a server with the
+# version as its name.
+sub read_all
+{
+	my ($directory) = @_;
+	my @files = map { m{([^/]+)\.csv$} } sort glob("'$directory'/*.csv");
+	my %version;
+	foreach my $file (@files)
+	{
+		$version{$file} = $2
+		  if $file =~ /^(.+)-(\d[\d.]*)$/ && -e "$directory/$1.csv";
+	}
+	my $results = read_results($directory, grep { !$version{$_} } @files);
+	foreach my $file (sort keys %version)
+	{
+		my $earlier = read_results($directory, $file);
+		foreach my $key (@{ $earlier->{keys} })
+		{
+			my $values = $earlier->{values}{$key}{on} or next;
+			push @{ $results->{keys} }, $key unless $results->{values}{$key};
+			$results->{values}{$key}{ $version{$file} } = $values;
+		}
+	}
+	return $results;
+}
+
 =pod
 
 =item write_report($directory)
@@ -561,7 +627,7 @@ the plots.
 sub write_report
 {
 	my ($directory) = @_;
-	my $results = read_results($directory);
+	my $results = read_all($directory);
 	my $text =
 	  "# Summary\n\nWritten by bench/report from the files here, which also draws plots of them.  Medians of all
 runs, with the smallest and the largest; the last columns are ratios of each run, of these again
@@ -582,7 +648,7 @@ the median and the spread.\n\n";
 		my @over = grep {
 			my $s = $_;
 			$s ne 'stock' && grep { $s eq $_ } @servers
-		} qw(on strict off);
+		} qw(on off);
 		@over = () unless grep { $_ eq 'stock' } @servers;
 		my $runs = max(
 			map { scalar keys %$_ }
@@ -593,6 +659,13 @@ the median and the spread.\n\n";
 		$text .= "A smoke run: its figures mean nothing.\n\n"
 		  if ($head->{options}[0] // '') =~ /quick/;
 		$text .= "Left out: $_.\n\n" foreach @{ $head->{'left out'} // [] };
+		my $panel = ($LazyDropPlot::plots{$scenario} // [])->[0] // {};
+
+		if (($panel->{kind} // '') eq 'heatmap')
+		{
+			$text .= table_of_cells($results, $panel, \@servers, @keys);
+			next;
+		}
 		$text .=
 			'| shared_buffers | case | measure | '
 		  . join(' | ', @servers, map { "$_ / stock" } @over) . " |\n"
@@ -677,7 +750,7 @@ do, and differ otherwise.  Returns a text, and the number of ratios with each ve
 
 sub compare_results
 {
-	my @results = map { read_results($_) } @_;
+	my @results = map { read_all($_) } @_;
 	my (%count, $text);
 	$text =
 	  sprintf("%-60s %-6s %-22s %-22s\n", '', 'ratio', 'first', 'second');

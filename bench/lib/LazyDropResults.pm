@@ -134,11 +134,10 @@ sub in_order
 	my %rank = (
 		stock => 1,
 		on => 2,
-		strict => 3,
-		off => 4,
-		'on>stock' => 5,
-		'on>off' => 6,
-		mariadb => 7);
+		off => 3,
+		'on>stock' => 4,
+		'on>off' => 5,
+		mariadb => 6);
 	return
 	  sort { ($rank{$a} // 9) <=> ($rank{$b} // 9) || $a cmp $b } uniq(@_);
 }

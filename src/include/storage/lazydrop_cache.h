@@ -55,19 +55,19 @@ extern void LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag,
 extern void LazyDropCacheNoteFree(int buf_id);
 extern bool LazyDropCacheIsOfRing(int buf_id);
 extern bool LazyDropCacheIsVictim(int buf_id, uint32 usage_count);
-extern bool LazyDropCacheTakesFree(int *free_blocks);
+extern bool LazyDropCacheTakesFree(void);
 
 /*
  * Return whether a scan that has a ring should take a free buffer instead.
- * *free_blocks is the scan's number of these, 0 at first.  VACUUM keeps to its
+ * in_ring: the scan has used its ring, so it keeps to it.  VACUUM keeps to its
  * ring, because an administrator may have set its size, and bulk writes keep
  * to theirs, so that they write their own pages.
  */
 static inline bool
-LazyDropCacheLeavesRing(BufferAccessStrategyType btype, int *free_blocks)
+LazyDropCacheLeavesRing(BufferAccessStrategyType btype, bool in_ring)
 {
-	return lazydrop_scan_resistance && btype == BAS_BULKREAD &&
-		*free_blocks >= 0 && LazyDropCacheTakesFree(free_blocks);
+	return lazydrop_scan_resistance && btype == BAS_BULKREAD && !in_ring &&
+		LazyDropCacheTakesFree();
 }
 
 /*

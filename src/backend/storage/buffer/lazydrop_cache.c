@@ -110,6 +110,9 @@ static bool initialized = false;
 /* a scan left its ring for the free list, which may have become empty */
 static bool left_ring = false;
 
+/* number of times since a scan last kept to its ring */
+static int	free_blocks = 0;
+
 /* ----------------------------------------------------------------
  *		Counters
  * ----------------------------------------------------------------
@@ -607,15 +610,15 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 }
 
 /*
- * Return whether a scan that has a ring should take a free buffer instead.
- * Once the answer is no, *free_blocks is -1.
+ * Return whether a scan that has a ring should take a free buffer instead.  The
+ * scan takes the answer no for its last one, so the next scan counts anew.
  */
 bool
-LazyDropCacheTakesFree(int *free_blocks)
+LazyDropCacheTakesFree(void)
 {
 	left_ring = LazyDropHaveFreeBuffer() && !IsParallelWorker() &&
-		*free_blocks < NBuffers / FREE_SHARE;
-	*free_blocks = left_ring ? *free_blocks + 1 : -1;
+		free_blocks < NBuffers / FREE_SHARE;
+	free_blocks = left_ring ? free_blocks + 1 : 0;
 	return left_ring;
 }
 

@@ -45,11 +45,8 @@
 /* C3: number of pinned buffers after which a search ends */
 #define PINNED_STEPS		1024
 
-/* C3: maximum number of buffers for which one search wants a place in main */
-#define REPLACE_STEPS		4
-
 /* C4: buffers of main that are looked at for one page, at most */
-#define MAIN_STEPS			16
+#define MAIN_STEPS			10
 
 /* C4: the same, for buffers of both classes */
 #define MAIN_POSITIONS		64
@@ -67,7 +64,8 @@ typedef enum LazyDropVerdict
 	LAZYDROP_SPARE,				/* set its count to 0, and its class as below */
 	LAZYDROP_PROMOTE,			/* put it into main, with its count */
 	LAZYDROP_REPLACE,			/* put it into main if one of main can leave,
-								 * otherwise as LAZYDROP_SPARE */
+								 * once in a search; otherwise, set its count
+								 * to 0 */
 } LazyDropVerdict;
 
 /*

@@ -99,9 +99,10 @@ my $harmless =
 
 # Messages of a server whose file system the test has filled.  "is pinned": if CREATE
 # DATABASE finds no space to write a page of the new database that it evicts, its cleanup
-# finds this page pinned by itself, and fails, in stock PostgreSQL.
+# finds this page pinned by itself, and fails, in stock PostgreSQL.  "request": a session,
+# for example with CREATE DATABASE, has waited for a checkpoint that found no space.
 my $full =
-  qr/No space left on device|wrote only \d+ of \d+ bytes|buffer is pinned in InvalidateBuffer/;
+  qr/No space left on device|wrote only \d+ of \d+ bytes|buffer is pinned in InvalidateBuffer|checkpoint request failed/;
 
 # Messages that a server must not report otherwise.
 my $harmful =

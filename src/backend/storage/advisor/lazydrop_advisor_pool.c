@@ -268,7 +268,7 @@ ProbationVictim(LazyDropAdvisorPool *pool)
 	uint8		spare_usage = 0;
 	int			spared = 0;
 	int			promoted = 0;
-	int			wanted = 0;
+	bool		asked = false;	/* for a place in main */
 
 	for (int32 looked = 0; looked < pool->nframes; looked++)
 	{
@@ -302,12 +302,16 @@ ProbationVictim(LazyDropAdvisorPool *pool)
 				break;
 
 			case LAZYDROP_REPLACE:
-				if (wanted++ < REPLACE_STEPS && TakePlaceInMain(pool))
+				if (!asked)
 				{
-					SetClass(pool, i, CLASS_MAIN);
-					frame->usage = ENTRY_USAGE;
-					spared++;
-					continue;
+					asked = true;
+					if (TakePlaceInMain(pool))
+					{
+						SetClass(pool, i, CLASS_MAIN);
+						frame->usage = ENTRY_USAGE;
+						spared++;
+						continue;
+					}
 				}
 				break;
 		}

@@ -441,7 +441,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 	uint32		spare_usage = 0;
 	int			spared = 0;
 	int			promoted = 0;
-	int			wanted = 0;
+	bool		asked = false;	/* for a place in main */
 	int			pinned = 0;
 
 	left_ring = false;
@@ -516,8 +516,12 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 			case LAZYDROP_REPLACE:
 				LazyDropUnlockBufHdr(buf, old, state & ~BUF_USAGECOUNT_MASK);
 				spared++;
-				if (wanted++ < REPLACE_STEPS && ReplaceInMain(buf_id, class))
-					continue;
+				if (!asked)
+				{
+					asked = true;
+					if (ReplaceInMain(buf_id, class))
+						continue;
+				}
 				break;
 		}
 		if (spare < 0 || usage < spare_usage)

@@ -168,6 +168,26 @@ sub hurt_processes
 	return;
 }
 
+# In stock, a standby that has been restarted, and has not yet replayed all that its own
+# standby has, does not end: its walsender waits until both have the same.  Return whether
+# that is so after a while.
+sub may_stop
+{
+	my ($node) = @_;
+	return 1 if !$round{cascade} || $node != $round{standby};
+	my $received =
+	  ask($round{cascade}, 'SELECT pg_last_wal_receive_lsn()') || '0/0';
+	foreach (1 .. 100)
+	{
+		my $there = ask($node,
+			"SELECT coalesce(pg_last_wal_replay_lsn(), '0/0') >= '$received'"
+		);
+		return 1 if ($there // '') eq 't';
+		usleep(100_000);
+	}
+	return 0;
+}
+
 # --- disks ------------------------------------------------------------------
 
 # Run code while the file system of a server has only "free" bytes free.
@@ -259,6 +279,7 @@ sub slow_fsyncs
 	},
 	restart_standby => sub {
 		my $node = draw(standbys()) or return 0;
+		return 0 if !may_stop($node);
 		$node->stop('fast', fail_ok => 1);
 		ensure_up($node);
 	},

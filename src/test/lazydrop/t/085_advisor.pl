@@ -334,7 +334,9 @@ $node->poll_query_until('postgres',
 reload_with($node, 'lazydrop.advisor' => 'on');
 wait_for_advice($node, q{s->>'worker_pid' IS NOT NULL});
 ($reads, $cold_reads) = larger_pool($few);
-cmp_ok($reads, '<', 0.1 * $few_pages,
+cmp_ok(
+	$reads, '<',
+	0.1 * $few_pages,
 	'what the server has is no miss of a larger pool');
 
 # The worker is killed: the server restarts, as after any crash.

@@ -55,19 +55,20 @@ extern void LazyDropCacheNoteEviction(int buf_id, const BufferTag *tag,
 extern void LazyDropCacheNoteFree(int buf_id);
 extern bool LazyDropCacheIsOfRing(int buf_id);
 extern bool LazyDropCacheIsVictim(int buf_id, uint32 usage_count);
-extern bool LazyDropCacheTakesFree(void);
+extern bool LazyDropCacheTakesFree(BufferAccessStrategy strategy, bool unused);
 
 /*
  * Return whether a scan that has a ring should take a free buffer instead.
- * in_ring: the scan has used its ring, so it keeps to it.  VACUUM keeps to its
+ * unused: no buffer of the ring has been used so far.  VACUUM keeps to its
  * ring, because an administrator may have set its size, and bulk writes keep
  * to theirs, so that they write their own pages.
  */
 static inline bool
-LazyDropCacheLeavesRing(BufferAccessStrategyType btype, bool in_ring)
+LazyDropCacheLeavesRing(BufferAccessStrategy strategy,
+						BufferAccessStrategyType btype, bool unused)
 {
-	return lazydrop_scan_resistance && btype == BAS_BULKREAD && !in_ring &&
-		LazyDropCacheTakesFree();
+	return lazydrop_scan_resistance && btype == BAS_BULKREAD &&
+		LazyDropCacheTakesFree(strategy, unused);
 }
 
 /*
@@ -83,7 +84,7 @@ LazyDropCacheMayRecycle(int buf_id)
 
 /*
  * Return whether a buffer with this usage count would be a victim when the
- * hand reaches it, if it has no pin.
+ * hand reaches it, if it has no pin, and if the search has not seen enough.
  */
 static inline bool
 LazyDropCacheIsReusable(int buf_id, uint32 usage_count)

@@ -42,8 +42,12 @@
 /* C3: maximum number of buffers that one search promotes, if main has room */
 #define PROMOTED_STEPS		1024
 
-/* C3: number of pinned buffers after which a search ends */
-#define PINNED_STEPS		1024
+/*
+ * C3: a search ends if it has passed so many pinned buffers.  What earlier
+ * searches of the process have not used is added, up to the second number.
+ */
+#define PINNED_STEPS		64
+#define PINNED_STEPS_SAVED	1024
 
 /* C4: buffers of main that are looked at for one page, at most */
 #define MAIN_STEPS			10

@@ -102,6 +102,9 @@ static Claim main_claim;
 /* the buffer that this process took last from the probation hand */
 static int	last_victim = -1;
 
+/* pinned buffers that this process may still pass */
+static int	pinned_left = PINNED_STEPS_SAVED;
+
 /* counts that this process has not yet added */
 static uint64 pending_counts[NUM_CACHE_COUNTERS];
 static int	pending_events;
@@ -110,7 +113,8 @@ static bool initialized = false;
 /* a scan left its ring for the free list, which may have become empty */
 static bool left_ring = false;
 
-/* number of times since a scan last kept to its ring */
+/* the ring that was left last, which may no longer exist, and how often */
+static BufferAccessStrategy counted_ring = NULL;
 static int	free_blocks = 0;
 
 /* ----------------------------------------------------------------
@@ -442,13 +446,14 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 	int			spared = 0;
 	int			promoted = 0;
 	bool		asked = false;	/* for a place in main */
-	int			pinned = 0;
 
 	left_ring = false;
 	MaybeFlushCounts();
 	CheckClaim(&victim_claim);
 
-	for (int looked = 0; looked < NBuffers && pinned < PINNED_STEPS; looked++)
+	pinned_left = Min(pinned_left + PINNED_STEPS, PINNED_STEPS_SAVED);
+
+	for (int looked = 0;; looked++)
 	{
 		int			buf_id;
 		BufferDesc *buf;
@@ -457,7 +462,8 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 		uint32		usage;
 		uint8		class;
 		bool		full;
-		bool		enough = LazyDropSearchedEnough(spared, promoted);
+		bool		ended = looked >= NBuffers || pinned_left <= 0;
+		bool		enough = ended || LazyDropSearchedEnough(spared, promoted);
 		LazyDropVerdict verdict;
 
 		if (enough && spare >= 0)
@@ -465,6 +471,8 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 			buf_id = spare;
 			spare = -1;
 		}
+		else if (ended)
+			break;
 		else
 		{
 			if (victim_claim.left == 0)
@@ -477,7 +485,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 		buf = GetBufferDescriptor(buf_id);
 		if (BUF_STATE_GET_REFCOUNT(LazyDropReadBufState(buf)) != 0)
 		{
-			pinned++;
+			pinned_left--;
 			continue;
 		}
 
@@ -583,6 +591,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 {
 	uint8		class = 0;
 
+	last_victim = -1;
 	if (ring)
 	{
 		class = CLASS_RING;
@@ -614,15 +623,25 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 }
 
 /*
- * Return whether a scan that has a ring should take a free buffer instead.  The
- * scan takes the answer no for its last one, so the next scan counts anew.
+ * Return whether a scan should take a free buffer instead of its ring's next
+ * one.  A ring is counted until the answer is no, or until another one of the
+ * process is counted.  unused: no buffer of the ring has been used so far.
  */
 bool
-LazyDropCacheTakesFree(void)
+LazyDropCacheTakesFree(BufferAccessStrategy strategy, bool unused)
 {
+	left_ring = false;
+	if (unused)
+	{
+		counted_ring = strategy;
+		free_blocks = 0;
+	}
+	if (strategy != counted_ring)
+		return false;
 	left_ring = LazyDropHaveFreeBuffer() && !IsParallelWorker() &&
-		free_blocks < NBuffers / FREE_SHARE;
-	free_blocks = left_ring ? free_blocks + 1 : 0;
+		free_blocks++ < NBuffers / FREE_SHARE;
+	if (!left_ring)
+		counted_ring = NULL;
 	return left_ring;
 }
 
@@ -685,6 +704,19 @@ LazyDropCacheShmemInit(void)
 }
 
 /*
+ * Return a counter since the last reset.  If it is reset meanwhile, the result
+ * must not be negative, so read the base first.
+ */
+static uint64
+ReadCounter(CacheCounter counter)
+{
+	uint64		base = pg_atomic_read_u64(&CacheCtl->bases[counter]);
+
+	pg_read_barrier();
+	return pg_atomic_read_u64(&CacheCtl->counters[counter]) - base;
+}
+
+/*
  * Return the current sizes of the classes, and the counters since the last
  * reset.  A process adds its counts after EVENTS_PER_FLUSH events, or at exit.
  */
@@ -702,19 +734,15 @@ LazyDropCacheGetStats(LazyDropCacheStats *stats)
 		stats->main_classes += IsMain(i);
 #endif
 
-#define READ(counter) \
-	(pg_atomic_read_u64(&CacheCtl->counters[counter]) - \
-	 pg_atomic_read_u64(&CacheCtl->bases[counter]))
-	stats->loads = READ(COUNT_LOADS);
-	stats->ring_loads = READ(COUNT_RING_LOADS);
-	stats->free_loads = READ(COUNT_FREE_LOADS);
-	stats->ghost_hits = READ(COUNT_GHOST_HITS);
-	stats->promotions = READ(COUNT_PROMOTIONS);
-	stats->demotions = READ(COUNT_DEMOTIONS);
-	stats->refusals = READ(COUNT_REFUSALS);
-	stats->evictions = READ(COUNT_EVICTIONS);
-	stats->fallbacks = READ(COUNT_FALLBACKS);
-#undef READ
+	stats->loads = ReadCounter(COUNT_LOADS);
+	stats->ring_loads = ReadCounter(COUNT_RING_LOADS);
+	stats->free_loads = ReadCounter(COUNT_FREE_LOADS);
+	stats->ghost_hits = ReadCounter(COUNT_GHOST_HITS);
+	stats->promotions = ReadCounter(COUNT_PROMOTIONS);
+	stats->demotions = ReadCounter(COUNT_DEMOTIONS);
+	stats->refusals = ReadCounter(COUNT_REFUSALS);
+	stats->evictions = ReadCounter(COUNT_EVICTIONS);
+	stats->fallbacks = ReadCounter(COUNT_FALLBACKS);
 	stats->stats_reset = (TimestampTz) pg_atomic_read_u64(&CacheCtl->stats_reset);
 }
 

@@ -112,12 +112,13 @@ LazyDropGhostRemove(const BufferTag *tag, uint32 hash)
 {
 	GhostSet   *set = GhostSetOf(hash);
 	uint32		wanted = Fingerprint(tag);
+	GhostSet	copy = *set;	/* others may change the set meanwhile */
 
-	if (!pg_lfind32(wanted, &set->next, GHOST_WORDS))
+	if (!pg_lfind32(wanted, (uint32 *) &copy, GHOST_WORDS))
 		return false;
 	for (int way = 0; way < GHOST_WAYS; way++)
 	{
-		if (set->prints[way] == wanted)
+		if (copy.prints[way] == wanted)
 		{
 			set->prints[way] = 0;
 			return true;

@@ -124,6 +124,29 @@ like(
 is(cache_stats($node)->{free_loads},
 	$before->{free_loads}, 'on: its workers keep to their rings');
 
+# Nor do two scans of one session that take turns.  The first one has taken some when the
+# second begins.
+restart_with('on');
+$before = cache_stats($node);
+$node->safe_psql(
+	'postgres', qq{
+	SET synchronize_seqscans = off; SET cursor_tuple_fraction = 1;
+	BEGIN;
+	DECLARE c1 CURSOR FOR SELECT f FROM most;
+	DECLARE c2 CURSOR FOR SELECT f FROM big;
+	DO \$\$
+	BEGIN
+		FOR i IN 1 .. ($pool * 4) / 100 LOOP
+			EXECUTE 'MOVE 100 FROM c1';
+			EXECUTE 'MOVE 100 FROM c2';
+		END LOOP;
+	END \$\$;
+	COMMIT});
+$taken = cache_stats($node)->{free_loads} - $before->{free_loads};
+cmp_ok($taken, '<=', 0.55 * $pool, 'on: scans in turns leave as much');
+cmp_ok(cache_stats($node)->{ring_loads} - $before->{ring_loads},
+	'>', $pool, 'and have read more');
+
 # --- the counters -----------------------------------------------------------
 
 # Returns the increase of the counters since the last call.
@@ -351,6 +374,24 @@ sub pin_all
 	$session->quit;
 	return ($cursors, $error);
 }
+
+# A page that has been used twice must not end a search with nothing, in a pool where a
+# whole round spares fewer pages than a search may.
+reload_with($tiny, 'lazydrop.scan_resistance' => 'on');
+$before = cache_stats($tiny);
+$tiny->safe_psql(
+	'postgres',
+	join('',
+		map { "SELECT count(*) FROM t$_; SELECT count(*) FROM t$_;\n" }
+		  1 .. $many) x 5);
+my $after_them = cache_stats($tiny);
+my ($evictions, $fallbacks) =
+  map { $after_them->{$_} - $before->{$_} } qw(evictions fallbacks);
+note "tiny: $evictions victims of probation, $fallbacks of main";
+cmp_ok(
+	$fallbacks, '<',
+	0.05 * $evictions,
+	'a search in a tiny pool finds a victim on probation');
 
 my $most;
 foreach my $mode ('off', 'on')

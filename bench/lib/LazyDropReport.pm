@@ -315,32 +315,38 @@ my @bars = (
 			'UPDATE in 1000 statements',
 			'COPY in',
 			'INSERT ... SELECT')),
-	{
-		scenario => 'oltp-beside-scan',
-		what =>
-		  'hit ratio, exponent 0.8, beside a scan: on, less stock, points',
-		of => [ 'on', '.', '0.8; beside', 'hit ratio' ],
-		less => [ 'stock', '.', '0.8; beside', 'hit ratio' ],
-		least => 5
-	},
-	{
-		scenario => 'oltp-beside-scan',
-		what =>
-		  'hit ratio, exponent 1.1, beside a scan: on, less stock, points',
-		of => [ 'on', '.', '1.1; beside', 'hit ratio' ],
-		less => [ 'stock', '.', '1.1; beside', 'hit ratio' ],
-		least => 0
-	},
+	(   map {
+			my $rows = $_;
+			my $beside = "beside a scan of $rows rows";
+			(   (   map {
+						my ($exponent, $least) = @$_;
+						+{
+							scenario => 'oltp-beside-scan',
+							what =>
+							  "hit ratio, exponent $exponent, $beside: on, less stock, points",
+							of => [
+								'on', '.', "$exponent; $beside", 'hit ratio'
+							],
+							less => [
+								'stock', '.',
+								"$exponent; $beside", 'hit ratio'
+							],
+							least => $least
+						}
+					} ([ 0.8, 5 ], [ 1.1, 0 ])),
+				(   map {
+						+{
+							scenario => 'oltp-beside-scan',
+							what =>
+							  "hit ratio, exponent $_, on: $beside, less alone, points",
+							of => [ 'on', '.', "$_; $beside", 'hit ratio' ],
+							less => [ 'on', '.', "$_; alone", 'hit ratio' ],
+							least => -2
+						}
+					} (0.8, 1.1)))
+		} (20, 81)),
 	(   map {
 			(   {
-					scenario => 'oltp-beside-scan',
-					what =>
-					  "hit ratio, exponent $_, on: beside a scan, less alone, points",
-					of => [ 'on', '.', "$_; beside", 'hit ratio' ],
-					less => [ 'on', '.', "$_; alone", 'hit ratio' ],
-					least => -2
-				},
-				{
 					scenario => 'oltp-beside-scan',
 					what =>
 					  "hit ratio, exponent $_, alone: on, less stock, points",

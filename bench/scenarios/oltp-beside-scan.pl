@@ -23,10 +23,11 @@
 #
 # (and 1.0001 instead of 1.0).  The row is k multiplied by a prime modulo n.  Numbers of the same
 # distribution are drawn in SQL beforehand, eight for each page, and pgbench runs as long
-# as it does later, so that a steady state is measured.  The scan reads 128 MB per second,
-# in transactions of 1 MB, so it is the same load for all servers.  If a server makes
-# fewer reads by key, it has more of the scan for each of them.  The number of reads for
-# each page of the scan is therefore recorded, too (the simulation had four).
+# as it does later, so that a steady state is measured.  The scan reads 64 MB per second
+# with 20 rows in a page, and 32 MB with 81, in transactions of 1 MB.  That is less than its
+# share of one processor, so it is the same load for all servers, which the recorded rate
+# must show.  If a server makes fewer reads by key, it has more of the scan for each of
+# them.
 #
 # Pages that are not in shared_buffers come from the kernel's cache if there is enough
 # memory.  There, the rate shows less clearly than the hit ratio how much a disk would have
@@ -45,8 +46,10 @@ my $shared_buffers = $opt{quick} ? '16MB' : '256MB';
 my $n = 128 * megabytes($shared_buffers);
 my $pages = 4 * $n;
 
-# Rows in a page of the other tables, which have 2 N pages; and the key of their indexes.
+# Rows in a page of the other tables, which have 2 N pages; megabytes of them that are
+# scanned each second; and pages in which a row may be.
 my @rows = (20, 81);
+my %scanned = (20 => 64, 81 => 32);
 my $span = int(0.06 * $n);
 
 sub key_script
@@ -239,7 +242,7 @@ scenario 'oltp-beside-scan' => (
 			'-M' => 'prepared',
 			'-D' => 'at=0',
 			'-c' => 1,
-			'-R' => $case->{limited} ? 32 : 128,
+			'-R' => $case->{limited} ? 32 : $scanned{$rows},
 			'-T' => 4 * $opt{seconds} + 3) if $rows;
 		run_oltp($load);
 		my ($hit, $read) = counters($node);

@@ -3,19 +3,20 @@
 
 # Asks: what is the cost of lazydrop.scan_resistance where it has no benefit, and what is
 # the cost of lazydrop.advisor?  The loads are: pgbench select-only and TPC-B-like with
-# all data in shared_buffers; both with a table of four times shared_buffers; Zipfian
-# lookups in that table by two sessions, each a single statement, so that no client is
-# waited for; count(*) and VACUUM of tables of half and twice shared_buffers; CREATE
-# INDEX; pgbench -i.  Each load begins with a new server whose shared_buffers is full of
-# pgbench's accounts.  The servers take turns of one second each, in an order that
-# changes, because the speed of a machine changes.  The median of a server's turns is its
-# rate in a run.  Also: how many instructions does it take to find a page in a buffer?
-# They are counted by callgrind in a single-user server in which a join looks up rows by
-# an index.  The result is the difference of two joins, one of which makes twice as many
-# lookups, so that only hits are counted.  In the same way: how many instructions do
-# statements take for a page, or for a lookup, when little or nothing of it is in
-# shared_buffers?  That does not depend on other load on the machine, but does not include
-# the kernel's share.
+# all data in shared_buffers; both with a table of four times shared_buffers; select-only
+# with that table, with most lookups in a sixteenth of it, so that 50, 90, 99 or 99.9 % of
+# the pages are found in shared_buffers; Zipfian lookups in that table by two sessions,
+# each a single statement, so that no client is waited for; count(*) and VACUUM of tables
+# of half and twice shared_buffers; CREATE INDEX; pgbench -i.  Each load begins with a new
+# server whose shared_buffers is full of pgbench's accounts.  The servers take turns of one
+# second each, in an order that changes, because the speed of a machine changes.  The
+# median of a server's turns is its rate in a run.  Also: how many instructions does it
+# take to find a page in a buffer?  They are counted by callgrind in a single-user server
+# in which a join looks up rows by an index.  The result is the difference of two joins,
+# one of which makes twice as many lookups, so that only hits are counted.  In the same
+# way: how many instructions do statements take for a page, or for a lookup, when little or
+# nothing of it is in shared_buffers?  That does not depend on other load on the machine,
+# but does not include the kernel's share.
 #
 # Expected: on, off, and "advisor", which is off with the advisor on, have at least 0.99
 # of stock's rate.  A hit takes as many instructions as in stock; up to three more with
@@ -56,6 +57,28 @@ sub builtin_load
 	};
 }
 
+# Single lookups: this number of 10,000 in the whole table, the others in its first part.
+sub select_load
+{
+	my ($cold) = @_;
+	my $all = ($opt{quick} ? 1 : $scale) * 100_000;
+	my $hot = int($all / 16);
+	my $script = qq{
+\set kind random(1, 10000)
+\set aid random(1, case when :kind <= $cold then $all else $hot end)
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+};
+	return sub {
+		my ($node) = @_;
+		return pgbench(
+			$node, $script,
+			'-M' => 'prepared',
+			'-c' => 2,
+			'-j' => 2,
+			'-T' => 1);
+	};
+}
+
 # Zipfian lookups per second, one for each page of the table.
 sub zipf_load
 {
@@ -70,8 +93,8 @@ sub zipf_load
 		my ($node) = @_;
 		expect_plan($node, '', $query,
 			qr/Nested Loop.*Index Scan using pgbench_accounts_pkey /s);
-		return $lookups
-		  * pgbench($node, $query, '-c' => 2, '-j' => 2, '-t' => 1);
+		return $lookups *
+		  pgbench($node, $query, '-c' => 2, '-j' => 2, '-t' => 1);
 	};
 }
 
@@ -225,8 +248,16 @@ my @cases = (
 		} qw(select-only tpcb-like)),
 	(   map {
 			[
+				"select-only; $_->[0] % hits", $small,
+				'throughput', 'tps',
+				select_load($_->[1])
+			]
+		} ([ 50, 5400 ], [ 90, 1230 ], [ 99, 123 ], [ 99.9, 12 ])),
+	(   map {
+			[
 				"lookups by key; exponent $_", $small,
-				'throughput', 'lookups/s', zipf_load($_)
+				'throughput', 'lookups/s',
+				zipf_load($_)
 			]
 		} (0.8, 1.1)),
 	(   map {

@@ -14,8 +14,11 @@
 # disk.
 #
 # Each row of the table has a page of its own, so a page is as popular as its key.  Only
-# the table's own blocks are counted (pg_statio_user_tables), not the blocks of its index
-# and of the other table.  pgbench's random_zipfian() accepts no exponent below 1.001.
+# the table's own blocks are counted for the hit ratio (pg_statio_user_tables), not the
+# blocks of its index and of the other table.  pgbench's table has an index of two thirds
+# of shared_buffers, whose pages are used more often than the table's.  Therefore, what
+# a transaction reads of table and index together is recorded, too; and the CPU time of
+# a transaction in the server, which depends less than the rate on other processes.  pgbench's random_zipfian() accepts no exponent below 1.001.
 # Therefore, key k with a probability proportional to k^-s is computed by the inverse of
 # the continuous distribution function, with u from 0 to 1 and n keys:
 #
@@ -41,6 +44,8 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
+use POSIX;
+use PostgreSQL::Test::Utils;
 
 my $shared_buffers = $opt{quick} ? '16MB' : '256MB';
 my $n = 128 * megabytes($shared_buffers);
@@ -128,24 +133,46 @@ sub prepare_loads
 }
 
 # Make a number of reads by key in one statement.
-sub warm_up
+sub make_reads
 {
-	my ($node, $s, $reads) = @_;
-	my $id = zipf_sql($s == 1 ? 1.0001 : $s, $pages);
+	my ($table, $key, $expression, $reads) = @_;
 	my $query = qq{
-		SELECT count(balance) FROM (
-			SELECT $id AS id
+		SELECT count(filler) FROM (
+			SELECT $expression AS $key
 			FROM generate_series(1, $reads) OFFSET 0) AS k
-		JOIN account USING (id)};
+		JOIN $table USING ($key)};
 	expect_plan($node, '', $query,
-		qr/Nested Loop.*Index Scan using account_pkey /s);
+		qr/Nested Loop.*Index Scan using ${table}_pkey /s);
 	my $found = $node->safe_psql('postgres', $query);
 	die "$found keys of $reads were found\n" if $found != $reads;
 	return;
 }
 
-# Returns the numbers of blocks of the table found and read, after all clients have sent
-# their counts, which they do before they disappear.
+# Read what a load reads, in the same proportion.
+sub warm_up
+{
+	my ($load, $reads) = @_;
+	my $s = $load =~ /^\d/ ? $load : 0.8;
+	my $by_key = $load eq 'tpcb' ? 0 : $load eq 'mixture' ? 0.8 : 1;
+	my $accounts = $node->safe_psql('postgres',
+		'SELECT 100000 * count(*) FROM pgbench_branches');
+	foreach (1 .. 16)
+	{
+		my $part = int($reads / 16 * $by_key);
+		make_reads('account', 'id', zipf_sql($s == 1 ? 1.0001 : $s, $pages),
+			$part)
+		  if $by_key > 0;
+		make_reads(
+			'pgbench_accounts', 'aid',
+			"1 + floor(random() * $accounts)::int",
+			int($reads / 16) - $part) if $by_key < 1;
+	}
+	return;
+}
+
+# Returns the numbers of blocks of the table found and read, those read of its index as
+# well, and the CPU seconds of sessions that have ended, after all clients have sent their
+# counts, which they do before they disappear.
 sub counters
 {
 	my ($node) = @_;
@@ -153,11 +180,15 @@ sub counters
 		'postgres', q{
 		SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'lookups')}
 	) or die "pgbench's sessions do not end\n";
-	return split /\|/, $node->safe_psql(
+	my @counters = split /\|/, $node->safe_psql(
 		'postgres', q{
-		SELECT sum(heap_blks_hit), sum(heap_blks_read)
+		SELECT sum(heap_blks_hit), sum(heap_blks_read), sum(heap_blks_read + idx_blks_read)
 		FROM pg_statio_user_tables WHERE relname IN ('account', 'pgbench_accounts')}
 	);
+	my @stat = split / /,
+	  slurp_file("/proc/$node->{_pid}/stat") =~ s/\(.*\)/x/r;
+	return (@counters,
+		($stat[15] + $stat[16]) / POSIX::sysconf(POSIX::_SC_CLK_TCK));
 }
 
 # Run a load, and return its rate.  Reads by key have an exponent; otherwise the load is
@@ -232,10 +263,7 @@ scenario 'oltp-beside-scan' => (
 		}
 
 		# With little memory, that many reads would take minutes.
-		warm_up(
-			$node,
-			$load =~ /^\d/ ? $load : 0.8,
-			($case->{limited} ? 2 : 8) * $pages);
+		warm_up($load, ($case->{limited} ? 2 : 8) * $pages);
 		my $job;
 		$job = pgbench_start(
 			$node, scan_script($rows),
@@ -245,9 +273,12 @@ scenario 'oltp-beside-scan' => (
 			'-R' => $case->{limited} ? 32 : $scanned{$rows},
 			'-T' => 4 * $opt{seconds} + 3) if $rows;
 		run_oltp($load);
-		my ($hit, $read) = counters($node);
+		my @before = counters($node);
 		my $rate = run_oltp($load);
-		my ($hit_then, $read_then) = counters($node);
+		my @after = counters($node);
+		my ($hit, $read, $all, $cpu) =
+		  map { $after[$_] - $before[$_] } 0 .. $#after;
+		my $transactions = $rate * 2 * $opt{seconds};
 
 		if ($job)
 		{
@@ -255,8 +286,9 @@ scenario 'oltp-beside-scan' => (
 			record('scan beside it', 'MB/s', $scan_rate);
 		}
 		$node->stop;
-		($hit, $read) = ($hit_then - $hit, $read_then - $read);
 		record('hit ratio', '%', 100 * $hit / ($hit + $read));
+		record('read by a transaction', 'pages', $all / $transactions);
+		record('CPU of a transaction', 'us', 1e6 * $cpu / $transactions);
 		record('throughput', 'tps', $rate);
 	},
 	teardown => sub {

@@ -64,7 +64,7 @@ typedef struct LazyDropAdvisorShared
 	uint64		dropped_before; /* dropped at the last reset */
 	TimestampTz stats_reset;
 
-	LazyDropAdvisorBatch batches[FLEXIBLE_ARRAY_MEMBER];
+	/* the batches follow, from the next cache line on */
 } LazyDropAdvisorShared;
 
 extern LazyDropAdvisorShared *LazyDropAdvisorCtl;
@@ -72,5 +72,6 @@ extern LazyDropAdvisorShared *LazyDropAdvisorCtl;
 extern Size LazyDropAdvisorPoolsMemory(void);
 extern LazyDropAdvisorBatch *LazyDropAdvisorNextBatch(void);
 extern void LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch);
+extern void LazyDropAdvisorSkipAbandoned(int64 now);
 
 #endif							/* LAZYDROP_ADVISOR_SHARED_H */

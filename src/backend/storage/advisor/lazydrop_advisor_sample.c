@@ -22,6 +22,7 @@
 #include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_advisor_shared.h"
 #include "storage/lazydrop_cache.h"
+#include "storage/lazydrop_common.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
@@ -37,6 +38,9 @@ StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 
 /* the queue has at most 1 / QUEUE_SHARE of lazydrop.advisor_memory */
 #define QUEUE_SHARE			4
+
+/* A3: time after which the worker no longer waits for a batch, in milliseconds */
+#define ABANDONED_MS		10000
 
 /* A2: lookups after which a batch, or a count of hits, is handed over */
 #define MAX_LOOKUPS			4096
@@ -150,8 +154,21 @@ LazyDropAdvisorPoolsMemory(void)
 Size
 LazyDropAdvisorShmemSize(void)
 {
-	return add_size(offsetof(LazyDropAdvisorShared, batches) + PG_CACHE_LINE_SIZE,
+	return add_size(sizeof(LazyDropAdvisorShared) + 2 * PG_CACHE_LINE_SIZE,
 					mul_size(NumBatches(), sizeof(LazyDropAdvisorBatch)));
+}
+
+/*
+ * Return the slot for a position in the queue.
+ */
+static LazyDropAdvisorBatch *
+BatchAt(uint64 position)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	LazyDropAdvisorBatch *batches = (LazyDropAdvisorBatch *)
+		TYPEALIGN(PG_CACHE_LINE_SIZE, (char *) ctl + sizeof(LazyDropAdvisorShared));
+
+	return &batches[position & (ctl->nbatches - 1)];
 }
 
 /*
@@ -182,7 +199,7 @@ LazyDropAdvisorShmemInit(void)
 		SpinLockInit(&ctl->mutex);
 		ctl->stats_reset = GetCurrentTimestamp();
 		for (uint32 i = 0; i < ctl->nbatches; i++)
-			pg_atomic_init_u64(&ctl->batches[i].state, i);
+			pg_atomic_init_u64(&BatchAt(i)->state, i);
 	}
 	SetThreshold(lazydrop_advisor);
 }
@@ -200,6 +217,7 @@ PutBatch(void)
 {
 	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
 	uint64		position = pg_atomic_read_u64(&ctl->put.value);
+	uint64		ready;
 	LazyDropAdvisorBatch *batch;
 	uint32		worker;
 
@@ -207,7 +225,7 @@ PutBatch(void)
 	{
 		uint64		state;
 
-		batch = &ctl->batches[position & (ctl->nbatches - 1)];
+		batch = BatchAt(position);
 		state = pg_atomic_read_u64(&batch->state);
 		if (state == position)
 		{
@@ -226,11 +244,14 @@ PutBatch(void)
 			position = pg_atomic_read_u64(&ctl->put.value);
 	}
 
+	LAZYDROP_INJECTION_POINT("lazydrop-advisor-claimed");
+
 	batch->proc = MyProcNumber;
 	batch->nsamples = nsamples;
 	memcpy(batch->samples, samples, nsamples * sizeof(LazyDropAdvisorSample));
-	pg_write_barrier();
-	pg_atomic_write_u64(&batch->state, position + 1);
+	ready = position;
+	if (!pg_atomic_compare_exchange_u64(&batch->state, &ready, position + 1))
+		pg_atomic_fetch_add_u64(&ctl->dropped, nsamples);	/* it was skipped */
 	nsamples = nlookups = 0;
 	last_lookup = NULL;
 
@@ -251,7 +272,7 @@ LazyDropAdvisorNextBatch(void)
 {
 	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
 	uint64		position = pg_atomic_read_u64(&ctl->taken.value);
-	LazyDropAdvisorBatch *batch = &ctl->batches[position & (ctl->nbatches - 1)];
+	LazyDropAdvisorBatch *batch = BatchAt(position);
 
 	if (pg_atomic_read_u64(&batch->state) != position + 1)
 		return NULL;
@@ -271,6 +292,33 @@ LazyDropAdvisorBatchTaken(LazyDropAdvisorBatch *batch)
 	pg_atomic_write_u64(&ctl->taken.value, position + 1);
 	pg_memory_barrier();
 	pg_atomic_write_u64(&batch->state, position + ctl->nbatches);
+}
+
+/*
+ * Skip the next slot if a process claimed it ABANDONED_MS ago, and has put no
+ * batch there.  "now" is from LazyDropNow.  Only the worker may call this,
+ * again and again while there is no next batch.
+ */
+void
+LazyDropAdvisorSkipAbandoned(int64 now)
+{
+	static uint64 waits_for = 0;
+	static int64 waits_since = 0;
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	uint64		position = pg_atomic_read_u64(&ctl->taken.value);
+	uint64		ready = position;
+
+	if (pg_atomic_read_u64(&ctl->put.value) == position)
+		waits_since = 0;
+	else if (waits_since == 0 || waits_for != position)
+	{
+		waits_for = position;
+		waits_since = now;
+	}
+	else if (now - waits_since >= ABANDONED_MS * INT64CONST(1000000) &&
+			 pg_atomic_compare_exchange_u64(&BatchAt(position)->state, &ready,
+											position + ctl->nbatches))
+		pg_atomic_write_u64(&ctl->taken.value, position + 1);
 }
 
 /* ----------------------------------------------------------------

@@ -57,9 +57,6 @@
 
 #define NS_PER_MS			INT64CONST(1000000)
 
-/* batches that are taken between two checks for interrupts */
-#define BATCHES_AT_ONCE		64
-
 /* values of pg_stat_io when it was last read */
 typedef struct IOTotals
 {
@@ -203,8 +200,8 @@ TakeSamples(void)
 		for (int i = 0; i < batch->nsamples; i++)
 			LazyDropAdvisorFeed(pools, &batch->samples[i], &unpublished);
 		LazyDropAdvisorBatchTaken(batch);
-		if (++n % BATCHES_AT_ONCE == 0)
-			ProcessAdvisorInterrupts();
+		n++;
+		ProcessAdvisorInterrupts();
 	}
 	return n;
 }
@@ -339,6 +336,8 @@ LazyDropAdvisorMain(Datum arg)
 			sleep = Min(2 * sleep, MAX_SLEEP_MS);
 
 		now = LazyDropNow();
+		if (n == 0)
+			LazyDropAdvisorSkipAbandoned(now);
 		if (now - io_read_at >= IO_INTERVAL_MS * NS_PER_MS)
 			Publish(now);
 

@@ -27,7 +27,6 @@
 typedef struct LazyDropAdvisorBatch
 {
 	pg_atomic_uint64 state;
-	int32		proc;			/* its process */
 	int32		nsamples;
 	LazyDropAdvisorSample samples[LAZYDROP_ADVISOR_BATCH];
 } LazyDropAdvisorBatch;

@@ -246,7 +246,6 @@ PutBatch(void)
 
 	LAZYDROP_INJECTION_POINT("lazydrop-advisor-claimed");
 
-	batch->proc = MyProcNumber;
 	batch->nsamples = nsamples;
 	memcpy(batch->samples, samples, nsamples * sizeof(LazyDropAdvisorSample));
 	ready = position;

@@ -30,7 +30,7 @@
 #define CLASS_LAP			0x08	/* spared in one lap of the hand ... */
 #define CLASS_LAPS			0x18	/* ... or two */
 
-/* C2: probation has at least 1 / PROBATION_SHARE of a pool that is full */
+/* C2: probation has about 1 / PROBATION_SHARE of a pool that is full */
 #define PROBATION_SHARE		5
 
 /* C3: usage count that spares a page at the hand's first visit */
@@ -43,7 +43,7 @@
 #define PROMOTED_STEPS		1024
 
 /*
- * C3: a search ends if it has passed so many pinned buffers.  What earlier
+ * C3: number of pinned buffers after which a search ends.  What earlier
  * searches of the process have not used is added, up to the second number.
  */
 #define PINNED_STEPS		64

@@ -450,7 +450,6 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 	left_ring = false;
 	MaybeFlushCounts();
 	CheckClaim(&victim_claim);
-
 	pinned_left = Min(pinned_left + PINNED_STEPS, PINNED_STEPS_SAVED);
 
 	for (int looked = 0;; looked++)
@@ -539,7 +538,7 @@ LazyDropCacheGetVictim(uint32 (*claim) (uint32 n), LazyDropBufState *buf_state)
 		}
 	}
 
-	/* All of probation seems to be pinned. */
+	/* Probation seems to have only pinned buffers, or none. */
 	Count(COUNT_FALLBACKS);
 	return NULL;
 }
@@ -591,7 +590,7 @@ LazyDropCacheNoteLoad(BufferDesc *buf, const uint32 *hash, bool ring)
 {
 	uint8		class = 0;
 
-	last_victim = -1;
+	last_victim = -1;			/* it has been evicted, or had no page */
 	if (ring)
 	{
 		class = CLASS_RING;

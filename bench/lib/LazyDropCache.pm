@@ -36,8 +36,18 @@ use Exporter 'import';
 use LazyDropBench;
 
 our @EXPORT =
-  qw(cache_settings restart_as start_as make_rows filler only expect_plan
+  qw(%by_index cache_settings restart_as start_as make_rows filler only expect_plan
   touch_hot hot_left blocks_read zipf_pgbench zipf_sql);
+
+our %by_index = (
+	max_parallel_workers_per_gather => '0',
+	max_parallel_maintenance_workers => '0',
+	enable_seqscan => 'off',
+	enable_bitmapscan => 'off',
+	enable_hashjoin => 'off',
+	enable_mergejoin => 'off',
+	enable_memoize => 'off',
+	jit => 'off');
 
 # Multiplication by this prime separates popular keys from each other.
 use constant PRIME => 611953;
@@ -47,6 +57,10 @@ use constant PRIME => 611953;
 =head1 FUNCTIONS
 
 =over
+
+=item %by_index
+
+Settings with which rows are looked up one by one, by an index, also in a join.
 
 =item cache_settings($server)
 

@@ -94,13 +94,7 @@ sub prepare_loads
 		shared_buffers => $shared_buffers,
 		maintenance_work_mem => '256MB',
 		max_wal_size => '4GB',
-		max_parallel_workers_per_gather => '0',
-		max_parallel_maintenance_workers => '0',
-		enable_seqscan => 'off',
-		enable_bitmapscan => 'off',
-		enable_hashjoin => 'off',
-		enable_mergejoin => 'off',
-		enable_memoize => 'off');
+		%by_index);
 	foreach my $rows (@rows)
 	{
 		my $all = 2 * $n * $rows;

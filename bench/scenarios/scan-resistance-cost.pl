@@ -64,8 +64,8 @@ sub select_load
 	my $all = ($opt{quick} ? 1 : $scale) * 100_000;
 	my $hot = int($all / 16);
 	my $script = qq{
-\set kind random(1, 10000)
-\set aid random(1, case when :kind <= $cold then $all else $hot end)
+\\set kind random(1, 10000)
+\\set aid random(1, case when :kind <= $cold then $all else $hot end)
 SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 };
 	return sub {
@@ -154,12 +154,7 @@ sub instructions_case
 		$case->{server},
 		cache_settings($case->{server}),
 		shared_buffers => $case->{size},
-		enable_seqscan => 'off',
-		enable_bitmapscan => 'off',
-		enable_hashjoin => 'off',
-		enable_mergejoin => 'off',
-		enable_memoize => 'off',
-		jit => 'off');
+		%by_index);
 	$node->safe_psql(
 		'postgres', q{
 		CREATE TABLE t (id int PRIMARY KEY, a int) WITH (fillfactor = 10);

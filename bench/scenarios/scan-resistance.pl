@@ -115,14 +115,7 @@ sub make_data
 		shared_buffers => $shared_buffers,
 		maintenance_work_mem => '1GB',
 		max_wal_size => '4GB',
-		max_parallel_workers_per_gather => '0',
-		max_parallel_maintenance_workers => '0',
-		enable_seqscan => 'off',
-		enable_bitmapscan => 'off',
-		enable_hashjoin => 'off',
-		enable_mergejoin => 'off',
-		enable_memoize => 'off',
-		jit => 'off');
+		%by_index);
 	my $pages = 4 * $n;
 	my $key = zipf_sql(0.8, $pages) =~ s/%/%%/gr;
 	$node->safe_psql(

@@ -83,6 +83,7 @@ typedef struct LazyDropCacheShared
 
 static LazyDropCacheShared *CacheCtl;
 static uint8 *Classes;			/* one for each buffer */
+static int	main_limit;			/* LazyDropMainLimit(NBuffers) */
 
 /*
  * Positions of a hand that this process has taken.  Their number grows with
@@ -237,7 +238,7 @@ NumMain(void)
 static inline bool
 MainIsFull(void)
 {
-	return NumMain() >= LazyDropMainLimit(NBuffers);
+	return NumMain() >= main_limit;
 }
 
 /*
@@ -385,7 +386,7 @@ TakePlaceInMain(void)
 		Count(COUNT_DEMOTIONS);
 
 		/* the place is the caller's, unless main has more than it may have */
-		if (NumMain() <= LazyDropMainLimit(NBuffers))
+		if (NumMain() <= main_limit)
 			return true;
 		SubtractFromMain();
 	}
@@ -684,6 +685,7 @@ LazyDropCacheShmemInit(void)
 	LazyDropGhostShmemInit(start);
 	start += LazyDropGhostShmemSize();
 	Classes = (uint8 *) start;
+	main_limit = LazyDropMainLimit(NBuffers);
 	if (found)
 		return;
 

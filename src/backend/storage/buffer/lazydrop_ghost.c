@@ -38,6 +38,7 @@ typedef struct GhostSet
 #define GHOST_WORDS			(sizeof(GhostSet) / sizeof(uint32))
 
 static GhostSet *Ghost;
+static uint32 num_sets;
 
 static uint32
 NumSets(void)
@@ -64,6 +65,7 @@ void
 LazyDropGhostShmemInit(void *start)
 {
 	Ghost = start;
+	num_sets = NumSets();
 }
 
 /*
@@ -72,7 +74,7 @@ LazyDropGhostShmemInit(void *start)
 static inline GhostSet *
 GhostSetOf(uint32 hash)
 {
-	return &Ghost[((uint64) hash * NumSets()) >> 32];
+	return &Ghost[((uint64) hash * num_sets) >> 32];
 }
 
 /*

@@ -31,6 +31,7 @@
 #define LENGTH		24			/* of a trace, in times the buffers */
 #define SIZES		LAZYDROP_ADVISOR_SIZES
 #define REAL		LAZYDROP_ADVISOR_REAL
+#define POLICIES	LAZYDROP_ADVISOR_POLICIES
 
 typedef enum Trace
 {
@@ -45,7 +46,7 @@ typedef enum Trace
 	UNIFORM_09,
 	LOOP_AND_ROOT,
 	ZIPF_AND_ROOT,
-}			Trace;
+} Trace;
 
 static const char *const trace_name[] = {
 	"uniform, 2 times the pool",
@@ -228,115 +229,180 @@ IsSampled(const LazyDropAdvisorSample *sample, int seed, double rate)
 }
 
 static LazyDropAdvisorPools *
-MakePools(int32 frames, int32 buffers, bool two_classes)
+MakePools(int32 frames, int32 buffers)
 {
 	LazyDropAdvisorPools *pools = Allocate(sizeof(LazyDropAdvisorPools));
 
 	LazyDropAdvisorPoolsInit(pools, frames, buffers,
 							 Allocate(LazyDropAdvisorPoolsSize(frames)));
-	pools->model.two_classes = two_classes;
-	pools->model.ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 288;
-	pools->model.ring_least = 32;
-	pools->model.pinners = 1;
+	for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
+	{
+		pools->model[policy].ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = 288;
+		pools->model[policy].ring_least = 32;
+		pools->model[policy].pinners = 1;
+	}
 	return pools;
 }
 
 static void
 FreePools(LazyDropAdvisorPools *pools)
 {
-	free(pools->pool[0].frames);	/* begins the memory of all */
+	free(pools->pool[0][0][0].frames);	/* begins the memory of all */
 	free(pools);
 }
 
+/*
+ * Print the truth and the estimates for a policy, where the server has another one or the
+ * same.
+ */
 static void
-Compare(Trace trace, bool two_classes, int32 buffers, int32 frames)
+Print(Trace trace, int policy, int server, double lookups, const double *truth,
+	  LazyDropAdvisorPools *const *mini, LazyDropAdvisorSums (*sums)[SIZES])
 {
-	LazyDropAdvisorPools *full = MakePools(buffers, buffers, two_classes);
-	LazyDropAdvisorPools *mini[SAMPLES];
-	LazyDropAdvisorSums truth = {0};
-	LazyDropAdvisorSums sums[SAMPLES] = {0};
+	static const char *const policy_name[] = {"clock sweep", "two classes"};
 	double		sum = 0;
 	double		largest = 0;
+	double		bars = 0;
+	int			outside = 0;
 
+	printf("%s on a server with %s, %s\n%10s", policy_name[policy], policy_name[server],
+		   trace_name[trace], "real");
+	for (int size = 0; size < SIZES; size++)
+		printf(" %13.2f", 100 * (1 - truth[size] / lookups));
+	printf("\n");
 	for (int i = 0; i < SAMPLES; i++)
-		mini[i] = MakePools(frames, buffers, two_classes);
+	{
+		LazyDropAdvisorEstimate estimates[SIZES];
+
+		LazyDropAdvisorGetEstimates(sums[i], mini[i]->model[0].rate * LAZYDROP_ADVISOR_QUARTERS,
+									policy, server, estimates);
+		printf("%10s", "estimated");
+		for (int size = 0; size < SIZES; size++)
+		{
+			double		error = 100 * fabs(estimates[size].reads - truth[size]) / lookups;
+			double		bar = 100 * estimates[size].error / lookups;
+
+			sum += error;
+			bars += bar;
+			largest = Max(largest, error);
+			outside += error > bar;
+			printf(" %6.2f +-%5.2f", 100 * (1 - estimates[size].reads / lookups), bar);
+		}
+		printf("\n");
+	}
+	printf("     error mean %.2f, largest %.2f; given: mean %.2f, exceeded %d times of %d\n",
+		   sum / SIZES / SAMPLES, largest, bars / SIZES / SAMPLES, outside, SIZES * SAMPLES);
+	fflush(stdout);
+}
+
+static void
+Compare(Trace trace, int32 buffers, int32 frames)
+{
+	LazyDropAdvisorModel model[POLICIES];
+	LazyDropAdvisorPool full[POLICIES][SIZES];
+	double		truth[POLICIES][SIZES] = {0};
+	double		lookups = 0;
+	LazyDropAdvisorPools *mini[POLICIES][SAMPLES];
+	static LazyDropAdvisorSums sums[POLICIES][SAMPLES][SIZES];
+	LazyDropAdvisorSums all = {0};	/* not used */
+
+	for (int policy = 0; policy < POLICIES; policy++)
+	{
+		for (int i = 0; i < SAMPLES; i++)
+			mini[policy][i] = MakePools(frames, buffers);
+		model[policy] = mini[policy][0]->model[policy];
+		model[policy].rate = 1;
+		for (int size = 0; size < SIZES; size++)
+		{
+			int32		n = buffers * LazyDropAdvisorFactors[size];
+
+			LazyDropAdvisorPoolInit(&full[policy][size], &model[policy], n, n,
+									Allocate(LazyDropAdvisorPoolSize(n)));
+		}
+	}
 
 	for (uint64 n = 0; n < (uint64) LENGTH * buffers; n++)
 	{
 		LazyDropAdvisorSample sample = NextLookup(trace, n, buffers);
-		double		misses;
+		uint8		access = sample.access;
+		bool		missed[POLICIES];
 
 		if (n == (uint64) LENGTH * buffers / 2)
 		{
-			memset(&truth, 0, sizeof(truth));
+			memset(truth, 0, sizeof(truth));
 			memset(sums, 0, sizeof(sums));
+			lookups = 0;
 		}
-		misses = truth.misses[REAL];
-		sample.access |= LAZYDROP_ADVISOR_MISSED;
-		LazyDropAdvisorFeed(full, &sample, &truth);
-		if (truth.misses[REAL] == misses)
-			sample.access &= ~LAZYDROP_ADVISOR_MISSED;
+		lookups += sample.lookups;
+		for (int policy = 0; policy < POLICIES; policy++)
+		{
+			for (int size = 0; size < SIZES; size++)
+			{
+				bool		miss = LazyDropAdvisorPoolLookup(&full[policy][size],
+															 &sample) != LAZYDROP_ADVISOR_HIT;
+
+				truth[policy][size] += miss;
+				if (size == REAL)
+					missed[policy] = miss;
+			}
+		}
+		for (int server = 0; server < POLICIES; server++)
+		{
+			sample.access = access | (missed[server] ? LAZYDROP_ADVISOR_MISSED : 0);
+			for (int i = 0; i < SAMPLES; i++)
+			{
+				if (IsSampled(&sample, i, mini[server][i]->model[0].rate *
+							  LAZYDROP_ADVISOR_QUARTERS))
+					LazyDropAdvisorFeed(mini[server][i], &sample, &all, sums[server][i]);
+			}
+		}
+	}
+
+	for (int server = 0; server < POLICIES; server++)
+	{
 		for (int i = 0; i < SAMPLES; i++)
 		{
-			if (IsSampled(&sample, i, mini[i]->model.rate))
-				LazyDropAdvisorFeed(mini[i], &sample, &sums[i]);
+			for (int size = 0; size < SIZES; size++)
+			{
+				sums[server][i][size].reads = truth[server][REAL];
+				sums[server][i][size].hits = lookups - truth[server][REAL];
+			}
 		}
+		for (int policy = 0; policy < POLICIES; policy++)
+			Print(trace, policy, server, lookups, truth[policy], mini[server], sums[server]);
 	}
-
-	printf("%-11s %-38s real     ", two_classes ? "two classes" : "clock sweep",
-		   trace_name[trace]);
-	for (int size = 0; size < SIZES; size++)
-		printf(" %6.2f", 100 * (1 - truth.misses[size] / truth.lookups));
-	printf("\n");
-	for (int i = 0; i < SAMPLES; i++)
+	for (int policy = 0; policy < POLICIES; policy++)
 	{
-		double		reads[SIZES];
-
-		sums[i].reads = truth.misses[REAL];
-		sums[i].hits = truth.lookups - truth.misses[REAL];
-		LazyDropAdvisorEstimate(&sums[i], mini[i]->model.rate, reads);
-		printf("%51sestimated", "");
+		for (int i = 0; i < SAMPLES; i++)
+			FreePools(mini[policy][i]);
 		for (int size = 0; size < SIZES; size++)
-		{
-			double		error = 100 * fabs(reads[size] - truth.misses[size]) / truth.lookups;
-
-			sum += error;
-			largest = Max(largest, error);
-			printf(" %6.2f", 100 * (1 - reads[size] / truth.lookups));
-		}
-		printf("\n");
-		FreePools(mini[i]);
+			free(full[policy][size].frames);
 	}
-	printf("%51serror     mean %.2f, largest %.2f\n", "", sum / SIZES / SAMPLES, largest);
-	fflush(stdout);
-	FreePools(full);
 }
 
 int
 main(int argc, char **argv)
 {
 	int32		buffers = argc > 1 ? atoi(argv[1]) : 131072;
-	int32		frames = LazyDropAdvisorFrames((argc > 2 ? atoi(argv[2]) : 768) * (Size) 1024,
+	int32		frames = LazyDropAdvisorFrames((argc > 2 ? atoi(argv[2]) : 3072) * (Size) 1024,
 											   buffers);
 
-	printf("%d buffers, of which %d are sampled; hit ratio in %% at", buffers, frames);
+	printf("%d buffers, of which %d are sampled; hit ratio in %% at", buffers,
+		   frames * LAZYDROP_ADVISOR_QUARTERS);
 	for (int size = 0; size < SIZES; size++)
 		printf(" %g", LazyDropAdvisorFactors[size]);
 	printf(" times\n");
 
-	for (int two_classes = 0; two_classes < 2; two_classes++)
+	for (Trace trace = UNIFORM_2; trace <= ZIPF_AND_ROOT; trace++)
 	{
-		for (Trace trace = UNIFORM_2; trace <= ZIPF_AND_ROOT; trace++)
-		{
-			state = UINT64CONST(88172645463325252);
-			if (trace == ZIPF_11 || trace == ZIPF_08 || trace >= OLTP_AND_SCAN)
-				MakeZipf(4 * buffers, trace == ZIPF_11 ? 1.1 : 0.8);
-			Compare(trace, two_classes, buffers, frames);
-			free(zipf_sum);
-			free(zipf_page);
-			zipf_sum = NULL;
-			zipf_page = NULL;
-		}
+		state = UINT64CONST(88172645463325252);
+		if (trace == ZIPF_11 || trace == ZIPF_08 || trace >= OLTP_AND_SCAN)
+			MakeZipf(4 * buffers, trace == ZIPF_11 ? 1.1 : 0.8);
+		Compare(trace, buffers, frames);
+		free(zipf_sum);
+		free(zipf_page);
+		zipf_sum = NULL;
+		zipf_page = NULL;
 	}
 	return 0;
 }

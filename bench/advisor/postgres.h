@@ -17,10 +17,12 @@ typedef uint16_t uint16;
 typedef uint32_t uint32;
 typedef uint64_t uint64;
 typedef int32_t int32;
+typedef int64_t int64;
 typedef size_t Size;
 
 #define Min(x, y)		((x) < (y) ? (x) : (y))
 #define Max(x, y)		((x) > (y) ? (x) : (y))
+#define lengthof(array)	((int) (sizeof(array) / sizeof((array)[0])))
 #define UINT64CONST(x)	UINT64_C(x)
 
 #endif							/* POSTGRES_H */

@@ -441,7 +441,7 @@ my @bars = (
 					scenario => 'shared-buffers-advice',
 					what =>
 					  "advisor, $server: mean error of each load, points",
-					of => [ $server, '.', '', '^mean error' ],
+					of => [ $server, '.', '', '^mean error$' ],
 					every => 1,
 					most => 1,
 					which => 'max'
@@ -450,7 +450,7 @@ my @bars = (
 					scenario => 'shared-buffers-advice',
 					what =>
 					  "advisor, $server: largest error, but of a loop, points",
-					of => [ $server, '.', '^(?!loop)', '^largest error' ],
+					of => [ $server, '.', '^(?!loop)', '^largest error$' ],
 					every => 1,
 					most => 2,
 					which => 'max'
@@ -458,11 +458,20 @@ my @bars = (
 				{
 					scenario => 'shared-buffers-advice',
 					what =>
-					  "advisor, $server: rate at the size it names, % of that at the largest",
-					of => [ $server, '.', '', '^rate there' ],
+					  "advisor, $server: sizes whose error exceeds the given one",
+					of => [ $server, '.', '', '^errors larger than given$' ],
 					every => 1,
-					least => 95,
-					which => 'min'
+					most => 1,
+					which => 'max'
+				},
+				{
+					scenario => 'shared-buffers-advice',
+					what =>
+					  "advisor, $server: reads at the size it names, times those at the best",
+					of => [ $server, '.', '', '^reads there' ],
+					every => 1,
+					most => 1.1,
+					which => 'max'
 				})
 		} qw(on off)));
 

@@ -6,8 +6,10 @@
 #
 # Asks: how far is the advisor's estimate of the hit ratio for a size from the real hit
 # ratio of a server with that size?  The advice is taken at one size; then the server is
-# restarted at each of the other seven, and the same load is run.  And how much is lost
-# with the size that pg_lazydrop_advise() recommends, compared with the largest?
+# restarted at each of the other seven, and the same load is run.  How often is the error
+# larger than the one that is given?  How far is the estimate for the other value of
+# lazydrop.scan_resistance from a server that has it?  And with the size that
+# pg_lazydrop_advise() recommends, how many pages are read, compared with the best size?
 #
 # Each row of the tables has a page of its own.  The loads are: keys chosen uniformly from
 # twice shared_buffers; by a Zipfian distribution of exponent 0.8 or 1.1 from four times
@@ -24,9 +26,8 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
-use LazyDropResults qw(median);
-use LazyDropUtils   qw(pg_major);
-use List::Util      qw(max sum0);
+use LazyDropUtils qw(pg_major);
+use List::Util    qw(max sum0);
 
 my $shared_buffers = $opt{quick} ? '32MB' : '256MB';
 my $buffers = 128 * megabytes($shared_buffers);
@@ -147,18 +148,22 @@ sub measure
 	return (100 * $hits / ($hits + $reads), $rate);
 }
 
-# Compare the rate at a size with the rate at the largest size.  One is measured right
-# after the other, because the machine's speed changes.
-sub compare_rates
+# Estimates and real hit ratios of this run, for each load and server.
+my %seen;
+
+sub record_errors
 {
-	my ($server, $name, $smaller) = @_;
-	my @rate;
-	foreach my $factor ($smaller, $factors[-1])
-	{
-		start_with($server, $factor, $name);
-		push @rate, (measure($name))[1];
-	}
-	return $rate[0] / $rate[1];
+	my ($measure, $estimated, $error, $real) = @_;
+	my @differences = map { abs($estimated->{$_} - $real->{$_}) } @factors;
+	record("mean error$measure", 'points', sum0(@differences) / @factors);
+	record("largest error$measure", 'points', max(@differences));
+	record(
+		"errors larger than given$measure",
+		'sizes',
+		scalar
+		  grep { abs($estimated->{$_} - $real->{$_}) > $error->{$_} + 0.05 }
+		  @factors);
+	return;
 }
 
 scenario 'shared-buffers-advice' => (
@@ -198,7 +203,7 @@ scenario 'shared-buffers-advice' => (
 	run => sub {
 		my ($case) = @_;
 		my ($server, $name) = @$case{qw(server case)};
-		my (%real, @error);
+		my %real;
 
 		start_with($server, 1, $name);
 		run_load($name, 2);
@@ -213,18 +218,35 @@ scenario 'shared-buffers-advice' => (
 		$node->poll_query_until('postgres',
 			qq{SELECT (current_setting('lazydrop.advice')::jsonb ->> 'seconds')::numeric > $seen + 1.5}
 		) or die "the advisor does not sum up\n";
-		my %estimated = map { split /\|/ } split /\n/,
-		  $node->safe_psql('postgres',
-			'SELECT factor, 100 * hit_ratio FROM pg_lazydrop_advice');
+		my (%estimated, %error);
+		foreach my $policy (qw(off on))
+		{
+			foreach my $row (
+				split /\n/,
+				$node->safe_psql(
+					'postgres', qq{
+				SELECT factor, 100 * (1 - ${policy}_reads_per_second / lookups), 100 * ${policy}_error / lookups
+				FROM pg_lazydrop_advice,
+					(SELECT ((a ->> 'hits')::float8 + (a ->> 'reads')::float8) / (a ->> 'seconds')::float8 AS lookups
+					 FROM (SELECT current_setting('lazydrop.advice')::jsonb AS a OFFSET 0) AS setting) AS l}
+				))
+			{
+				my ($factor, $percent, $points) = split /\|/, $row;
+				$estimated{$policy}{$factor} = $percent;
+				$error{$policy}{$factor} = $points;
+			}
+		}
 		record(
 			'samples dropped',
 			'samples',
 			$node->safe_psql(
 				'postgres',
 				'SELECT max(samples_dropped) FROM pg_lazydrop_advice'));
-		my $advice =
-		  $node->safe_psql('postgres', 'SELECT pg_lazydrop_advise()');
-		note("$server; $name: $advice");
+		my ($verdict, $advised) = split /\|/, $node->safe_psql(
+			'postgres', qq{
+			SELECT verdict, shared_buffers / 8192.0 / $buffers FROM pg_lazydrop_advise()
+			WHERE period = 'all' AND scan_resistance = '$server'});
+		note("$server; $name: $verdict $advised");
 
 		foreach my $factor (grep { $_ != 1 } @factors)
 		{
@@ -233,29 +255,34 @@ scenario 'shared-buffers-advice' => (
 		}
 		foreach my $factor (@factors)
 		{
-			record("estimated at $factor", '%', $estimated{$factor});
+			record("estimated at $factor", '%', $estimated{$server}{$factor});
 			record("real at $factor", '%', $real{$factor});
-			push @error, abs($estimated{$factor} - $real{$factor});
 		}
-		record('mean error', 'points', sum0(@error) / @error);
-		record('largest error', 'points', max(@error));
+		record_errors('', $estimated{$server}, $error{$server}, \%real);
 
-		my ($named) = $advice =~ /shared_buffers (?:to|at) (\d+ [kMG]B)/;
-		if (defined $named)
+		# The other server has run in another case of the same run.
+		my $run = $LazyDropBench::now{run};
+		my $other = $server eq 'on' ? 'off' : 'on';
+		$seen{$run}{$name}{$server} =
+		  { estimated => \%estimated, error => \%error, real => \%real };
+		if (my $there = $seen{$run}{$name}{$other})
 		{
-			$named = $node->safe_psql('postgres',
-				"SELECT pg_size_bytes('$named') / 8192.0 / $buffers");
+			record_errors(" of $other with $server",
+				$estimated{$other}, $error{$other}, $there->{real});
+			record_errors(
+				" of $server with $other",
+				$there->{estimated}{$server},
+				$there->{error}{$server}, \%real);
+		}
+
+		if ($verdict ne 'unknown')
+		{
 			my ($factor) =
-			  sort { abs($a - $named) <=> abs($b - $named) } @factors;
+			  sort { abs($a - $advised) <=> abs($b - $advised) } @factors;
+			my $best = max(values %real);
 			record('size that is advised', 'times', $factor);
-			record(
-				'rate there of that at the largest',
-				'%',
-				$factor == $factors[-1]
-				? 100
-				: 100 * median(
-					map { compare_rates($server, $name, $factor) }
-					  1 .. ($opt{quick} ? 1 : 3)));
+			record('reads there of those at the best size',
+				'times', (100 - $real{$factor}) / max(100 - $best, 0.01));
 		}
 		$node->stop;
 	},

@@ -50,7 +50,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define lengthof(array)		((int) (sizeof(array) / sizeof((array)[0])))
 
 /* All cases in a list; with --quick, only the one in the middle. */
 #define FOREACH_CASE(i, list) \

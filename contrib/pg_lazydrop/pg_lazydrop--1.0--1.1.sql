@@ -78,3 +78,57 @@ REVOKE ALL ON FUNCTION pg_stat_get_lazydrop_cache() FROM PUBLIC;
 REVOKE ALL ON pg_stat_lazydrop_cache FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop_cache() TO pg_monitor;
 GRANT SELECT ON pg_stat_lazydrop_cache TO pg_monitor;
+
+-- What the advisor on shared_buffers says.  The functions that use the view keep doing so.
+CREATE FUNCTION pg_lazydrop_get_advice(
+	OUT factor double precision,
+	OUT shared_buffers bigint,
+	OUT hit_ratio double precision,
+	OUT reads bigint,
+	OUT reads_per_second double precision,
+	OUT read_time double precision,
+	OUT time_saved double precision,
+	OUT cold_reads bigint,
+	OUT recent_hit_ratio double precision,
+	OUT recent_reads_per_second double precision,
+	OUT samples bigint,
+	OUT samples_dropped bigint,
+	OUT since timestamp with time zone,
+	OUT until timestamp with time zone,
+	OUT filled double precision,
+	OUT off_reads_per_second double precision,
+	OUT off_error double precision,
+	OUT on_reads_per_second double precision,
+	OUT on_error double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_lazydrop_get_advice'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE OR REPLACE VIEW pg_lazydrop_advice AS
+	SELECT * FROM pg_lazydrop_get_advice() ORDER BY factor;
+
+DROP FUNCTION pg_lazydrop_advise(double precision);
+
+CREATE FUNCTION pg_lazydrop_advise(
+	memory bigint DEFAULT NULL,
+	OUT period text,
+	OUT scan_resistance text,
+	OUT verdict text,
+	OUT shared_buffers bigint,
+	OUT reads_now double precision,
+	OUT reads_then double precision,
+	OUT error double precision,
+	OUT hit_ratio_now double precision,
+	OUT hit_ratio_then double precision,
+	OUT read_time double precision,
+	OUT seconds double precision,
+	OUT until timestamp with time zone,
+	OUT wait interval)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advise'
+LANGUAGE C VOLATILE PARALLEL SAFE;
+
+REVOKE ALL ON FUNCTION pg_lazydrop_get_advice() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pg_lazydrop_advise(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pg_lazydrop_get_advice() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION pg_lazydrop_advise(bigint) TO pg_monitor;

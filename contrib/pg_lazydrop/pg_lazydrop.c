@@ -21,6 +21,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lazydrop_advisor.h"
 #include "storage/lazydrop_compat.h"
 #include "storage/lazydrop_stats.h"
 #include "utils/builtins.h"
@@ -39,12 +40,16 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_get_pending);
 PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
+PG_FUNCTION_INFO_V1(pg_lazydrop_get_advice);
+PG_FUNCTION_INFO_V1(pg_lazydrop_advise);
 
 #define NUM_STAT_COLUMNS	28
 #define NUM_STAT_COLUMNS_1_0	25
 #define NUM_CACHE_COLUMNS	14
 #define NUM_CACHE_COLUMNS_1_0	15
 #define NUM_PENDING_COLUMNS	9
+#define NUM_ADVICE_COLUMNS	19
+#define NUM_VERDICT_COLUMNS	13
 
 /*
  * Return the server's routines.  Fail if it has none, or if they belong to
@@ -286,4 +291,138 @@ pg_lazydrop_advice_reset(PG_FUNCTION_ARGS)
 {
 	GetRoutines()->reset_advice();
 	PG_RETURN_VOID();
+}
+
+/*
+ * Return a ratio, or null if the server has none.
+ */
+static Datum
+RatioDatum(double ratio, bool *is_null)
+{
+	*is_null = ratio < 0;
+	return Float8GetDatum(ratio);
+}
+
+static Datum
+TimeDatum(TimestampTz time, bool *is_null)
+{
+	*is_null = time == 0;
+	return TimestampTzGetDatum(time);
+}
+
+/*
+ * Return one row for each size of shared_buffers.
+ */
+Datum
+pg_lazydrop_get_advice(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	LazyDropAdviceStats stats;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != NUM_ADVICE_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_lazydrop_get_advice");
+	GetRoutines()->get_advice(&stats);
+
+	for (int n = 0; n < LAZYDROP_ADVICE_SIZES; n++)
+	{
+		const LazyDropAdvice *size = &stats.sizes[n];
+		Datum		values[NUM_ADVICE_COLUMNS];
+		bool		nulls[NUM_ADVICE_COLUMNS] = {0};
+		int			i = 0;
+
+		values[i++] = Float8GetDatum(size->factor);
+		values[i++] = Int64GetDatum(size->buffers * BLCKSZ);
+		values[i] = RatioDatum(size->hit_ratio, &nulls[i]);
+		i++;
+		values[i++] = Int64GetDatum((int64) rint(size->reads));
+		values[i++] = Float8GetDatum(size->reads_per_second);
+		values[i++] = Float8GetDatum(size->read_time_ms);
+		values[i++] = Float8GetDatum(size->time_saved_ms);
+		values[i++] = Int64GetDatum((int64) rint(size->cold_reads));
+		values[i] = RatioDatum(size->recent_hit_ratio, &nulls[i]);
+		i++;
+		values[i++] = Float8GetDatum(size->recent_reads_per_second);
+		values[i++] = Int64GetDatum((int64) rint(stats.samples));
+		values[i++] = Int64GetDatum(stats.dropped);
+		values[i++] = TimestampTzGetDatum(stats.stats_reset);
+		values[i] = TimeDatum(stats.seen_until, &nulls[i]);
+		i++;
+		values[i++] = Float8GetDatum(size->filled);
+		for (int policy = 0; policy < 2; policy++)
+		{
+			values[i++] = Float8GetDatum(size->policy_reads[policy]);
+			values[i++] = Float8GetDatum(size->policy_error[policy]);
+		}
+		Assert(i == NUM_ADVICE_COLUMNS);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Return what to do about shared_buffers, in a row for each period and policy.
+ * The argument is the memory for shared_buffers and the file-system cache, in
+ * bytes; null means that of the machine, or of the control group.
+ */
+Datum
+pg_lazydrop_advise(PG_FUNCTION_ARGS)
+{
+	const LazyDropRoutines *routines = GetRoutines();
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	LazyDropAdviceVerdict verdicts[LAZYDROP_ADVICE_VERDICTS];
+	int64		memory;
+
+	memory = PG_ARGISNULL(0) ? routines->get_memory() : PG_GETARG_INT64(0);
+	if (memory <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" must be greater than zero", "memory")));
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != NUM_VERDICT_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_lazydrop_advise");
+	routines->get_verdicts(memory, verdicts);
+
+	for (int n = 0; n < LAZYDROP_ADVICE_VERDICTS; n++)
+	{
+		const LazyDropAdviceVerdict *verdict = &verdicts[n];
+		Datum		values[NUM_VERDICT_COLUMNS];
+		bool		nulls[NUM_VERDICT_COLUMNS] = {0};
+		bool		undecided = verdict->bytes == 0;
+		int			i = 0;
+
+		values[i++] = CStringGetTextDatum(verdict->recent ? "recent" : "all");
+		values[i++] = CStringGetTextDatum(verdict->two_classes ? "on" : "off");
+		values[i++] = CStringGetTextDatum(verdict->verdict);
+		nulls[i] = undecided;
+		values[i++] = Int64GetDatum(verdict->bytes);
+		values[i++] = Float8GetDatum(verdict->reads_now);
+		nulls[i] = undecided;
+		values[i++] = Float8GetDatum(verdict->reads_then);
+		nulls[i] = undecided;
+		values[i++] = Float8GetDatum(verdict->error);
+		values[i] = RatioDatum(verdict->hit_ratio_now, &nulls[i]);
+		i++;
+		values[i] = RatioDatum(verdict->hit_ratio_then, &nulls[i]);
+		nulls[i] |= undecided;
+		i++;
+		nulls[i] = verdict->read_time_ms == 0;
+		values[i++] = Float8GetDatum(verdict->read_time_ms);
+		values[i++] = Float8GetDatum(verdict->seconds);
+		values[i] = TimeDatum(verdict->until, &nulls[i]);
+		i++;
+		if (undecided && verdict->wait >= 0)
+		{
+			Interval   *wait = palloc0_object(Interval);
+
+			wait->time = (TimeOffset) (Min(ceil(verdict->wait), 1e9) * USECS_PER_SEC);
+			values[i++] = IntervalPGetDatum(wait);
+		}
+		else
+			nulls[i++] = true;
+		Assert(i == NUM_VERDICT_COLUMNS);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
 }

@@ -151,8 +151,10 @@ DROP ROLE regress_lazydrop_nobody, regress_lazydrop_monitor, regress_lazydrop_op
 SELECT factor, shared_buffers = factor * pg_size_bytes(current_setting('shared_buffers')) AS shared_buffers,
        hit_ratio, reads, read_time, recent_hit_ratio, samples, samples_dropped
 FROM pg_lazydrop_advice;
-SELECT pg_lazydrop_advise();
-SELECT pg_lazydrop_advise(NULL);
+SELECT * FROM pg_lazydrop_advise();
+SELECT period, scan_resistance, verdict FROM pg_lazydrop_advise(NULL);
+SELECT verdict FROM pg_lazydrop_advise(0);
+SELECT verdict FROM pg_lazydrop_advise(-9223372036854775808);
 SELECT regexp_replace(plot, '^ *\S+ .B', 'size') AS plot FROM pg_lazydrop_advice_plot(5) AS plot;
 SELECT width, count(*), min(length(plot)) AS from, max(length(plot)) AS to
 FROM unnest('{-2147483648, 0, 1, 80, 2147483647, NULL}'::integer[]) AS width, pg_lazydrop_advice_plot(width) AS plot
@@ -160,8 +162,9 @@ GROUP BY width ORDER BY width;
 SELECT memory, count(*) AS rows, pg_lazydrop_advice_reads(memory) AS reads
 FROM unnest('{-9223372036854775808, -1, 0, 9223372036854775807, NULL}'::bigint[]) AS memory LEFT JOIN pg_lazydrop_advice_range(memory) ON true
 GROUP BY memory ORDER BY memory;
-SELECT DISTINCT pg_lazydrop_advise(gain)
-FROM unnest('{-1, 0, 1, Infinity, -Infinity, NaN}'::double precision[]) AS gain;
+SELECT DISTINCT memory, verdict
+FROM unnest('{1, 9223372036854775807}'::bigint[]) AS memory, pg_lazydrop_advise(memory)
+ORDER BY memory;
 SELECT factor, disk_reads_min, disk_reads_max
 FROM pg_lazydrop_advice_range(pg_size_bytes(current_setting('shared_buffers')));
 SELECT since AS reset_before FROM pg_lazydrop_advice LIMIT 1 \gset
@@ -170,11 +173,11 @@ SELECT DISTINCT since > :'reset_before' AS reset FROM pg_lazydrop_advice;
 CREATE ROLE regress_lazydrop_advised IN ROLE pg_monitor;
 CREATE ROLE regress_lazydrop_nobody;
 SET ROLE regress_lazydrop_advised;
-SELECT pg_lazydrop_advise();
+SELECT count(*) FROM pg_lazydrop_advise();
 SELECT count(*) FROM pg_lazydrop_advice_range(1::bigint << 40);
 SELECT pg_lazydrop_advice_reset();
 SET ROLE regress_lazydrop_nobody;
-SELECT pg_lazydrop_advise();
+SELECT count(*) FROM pg_lazydrop_advise();
 SELECT count(*) FROM pg_lazydrop_advice;
 SHOW lazydrop.advice;
 RESET ROLE;

@@ -47,7 +47,12 @@ typedef struct LazyDropAdvice
 	double		reads_per_second;
 	double		read_time_ms;	/* 0 without track_io_timing */
 	double		time_saved_ms;	/* compared with the real size */
-	double		cold_reads;		/* part of reads that may be hits */
+	double		cold_reads;		/* reads that may be hits, or the reverse */
+	double		filled;			/* part of the miniatures that is used */
+
+	/* reads per second with each policy: the clock sweep, two classes */
+	double		policy_reads[2];
+	double		policy_error[2];
 
 	double		recent_hit_ratio;
 	double		recent_reads_per_second;
@@ -56,18 +61,39 @@ typedef struct LazyDropAdvice
 typedef struct LazyDropAdviceStats
 {
 	bool		enabled;
-	bool		two_classes;	/* the policy that is simulated */
+	bool		two_classes;	/* the server's policy */
 	int			worker_pid;		/* 0 when there is none */
-	int			frames;			/* of the miniature of the real size */
+	int			frames;			/* of miniatures of the real size and a policy */
 	double		rate;			/* part of the pages that is sampled */
-	double		samples;		/* lookups that were sampled */
-	int64		dropped;		/* samples for which there was no room */
+	double		samples;		/* that the worker has seen */
+	int64		dropped;		/* those for which there was no room */
 	double		hits;			/* all, as pg_stat_io and replay count */
 	double		reads;
 	double		seconds;		/* how long the advisor was on */
 	TimestampTz stats_reset;
+	TimestampTz seen_until;		/* 0 if nothing was seen */
 	LazyDropAdvice sizes[LAZYDROP_ADVICE_SIZES];
 } LazyDropAdviceStats;
+
+/* What to do, for a period and a policy. */
+#define LAZYDROP_ADVICE_VERDICTS	4
+
+typedef struct LazyDropAdviceVerdict
+{
+	bool		recent;			/* about the last lazydrop.advisor_decay */
+	bool		two_classes;	/* with scan resistance */
+	const char *verdict;
+	int64		bytes;			/* the size to have, or 0 */
+	double		reads_now;		/* pages per second, with the present size */
+	double		reads_then;		/* with that one; and how wrong that may be */
+	double		error;
+	double		hit_ratio_now;
+	double		hit_ratio_then;
+	double		read_time_ms;	/* of a page; 0 without track_io_timing */
+	double		seconds;		/* that the verdict is based on */
+	TimestampTz until;			/* end of that time; 0 if nothing was seen */
+	double		wait;			/* seconds until it is known, or -1 */
+} LazyDropAdviceVerdict;
 
 /* start-up */
 extern void LazyDropAdvisorDefineSettings(void);
@@ -78,6 +104,8 @@ extern void LazyDropAdvisorMain(Datum arg);
 
 /* statistics */
 extern void LazyDropAdvisorGetStats(LazyDropAdviceStats *stats);
+extern void LazyDropAdvisorGetVerdicts(int64 memory, LazyDropAdviceVerdict *verdicts);
+extern int64 LazyDropAdvisorMemory(void);
 extern void LazyDropAdvisorReset(void);
 extern const char *LazyDropAdvisorShow(void);
 
@@ -93,7 +121,7 @@ extern void LazyDropAdvisorNoteMiss(const BufferTag *tag);
 extern void LazyDropAdvisorNoteRecent(BufferTag *tag);
 extern void LazyDropAdvisorNoteZeroed(SMgrRelation smgr, ForkNumber forknum,
 									  BlockNumber block);
-extern void LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context);
+extern void LazyDropAdvisorNoteExtend(BufferTag *tag, IOContext io_context);
 extern void LazyDropAdvisorNoteForget(const BufferTag *tag);
 
 /*
@@ -138,12 +166,12 @@ LazyDropAdvisorZeroed(SMgrRelation smgr, ForkNumber forknum, BlockNumber block)
 }
 
 /*
- * A page is added to a relation.
+ * A page was added to a relation, whose extension lock has been released.
  */
 static inline void
-LazyDropAdvisorExtend(const BufferTag *tag, uint32 hash, IOContext io_context)
+LazyDropAdvisorExtended(BufferTag *tag, IOContext io_context)
 {
-	if (unlikely(hash < lazydrop_advisor_threshold))
+	if (unlikely(lazydrop_advisor_threshold != 0))
 		LazyDropAdvisorNoteExtend(tag, io_context);
 }
 

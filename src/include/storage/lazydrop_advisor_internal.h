@@ -66,11 +66,11 @@ typedef struct LazyDropAdvisorSample
  * ----------------------------------------------------------------
  */
 
-/* The policy that the pools follow, and the size of the sample. */
+/* The policy that a pool follows, and the size of its sample. */
 typedef struct LazyDropAdvisorModel
 {
-	double		rate;			/* part of the pages that is sampled */
-	bool		two_classes;	/* lazydrop.scan_resistance is on */
+	double		rate;			/* part of the pages that it receives */
+	bool		two_classes;	/* that of lazydrop.scan_resistance */
 	int			ring_blocks[LAZYDROP_ADVISOR_NUM_ACCESSES];
 	int			ring_least;		/* of a bulk read that may pin no more */
 	int			pinners;		/* processes that share the buffers for pins */
@@ -107,6 +107,7 @@ typedef struct LazyDropAdvisorPool
 	bool		filled;			/* there have been no free frames */
 	uint32		nbuckets;		/* a power of two */
 	int32		free;			/* first of a chain, or -1 */
+	int32		nused;			/* frames that have a page */
 	int32		nmain;			/* frames of the main class */
 	int32		hand;
 	int32		main_hand;
@@ -135,6 +136,24 @@ extern LazyDropAdvisorOutcome LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *poo
 extern void LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool,
 									  const LazyDropAdvisorSample *sample);
 
+/*
+ * Relations that were dropped, and whose pages the pools still have.  It is a
+ * hash table that is never more than half full.
+ */
+#define LAZYDROP_ADVISOR_MAX_DROPS	1024
+
+typedef struct LazyDropAdvisorDrops
+{
+	int			n;
+	int			samples;		/* since the pools were searched */
+	uint32		rel[2 * LAZYDROP_ADVISOR_MAX_DROPS];	/* or 0 */
+} LazyDropAdvisorDrops;
+
+extern void LazyDropAdvisorPoolForgetDropped(LazyDropAdvisorPool *pool,
+											 const LazyDropAdvisorDrops *drops);
+extern void LazyDropAdvisorAddDrop(LazyDropAdvisorDrops *drops, uint32 rel);
+extern int	LazyDropAdvisorQuarter(uint32 rel, uint32 block);
+
 /* ----------------------------------------------------------------
  *		All pools, and the estimates, lazydrop_advisor_estimate.c
  * ----------------------------------------------------------------
@@ -147,13 +166,25 @@ extern const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES];
 
 #define LAZYDROP_ADVISOR_REAL	3	/* index of that one */
 
-/* Sums; they are doubles, because some of them decay. */
+/* the two policies: that of the clock sweep, and that of two classes */
+#define LAZYDROP_ADVISOR_POLICIES	2
+
+/* independent samples, each with a pool of its own */
+#define LAZYDROP_ADVISOR_QUARTERS	4
+
+/*
+ * Sums for a size.  They are doubles, because some of them decay.  The sizes
+ * have their own, because each begins when its pools are full.
+ */
 typedef struct LazyDropAdvisorSums
 {
 	/* of the sample */
-	double		lookups;
-	double		misses[LAZYDROP_ADVISOR_SIZES];
-	double		cold[LAZYDROP_ADVISOR_SIZES];	/* of these, cold */
+	double		misses[LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_QUARTERS];
+	double		cold[LAZYDROP_ADVISOR_POLICIES];	/* see README, A9 */
+	double		real[LAZYDROP_ADVISOR_QUARTERS];	/* misses of the server */
+	double		lookups[LAZYDROP_ADVISOR_QUARTERS];
+	double		samples;		/* that were taken from the queue */
+	double		dropped;		/* for which there was no room */
 
 	/* of all pages, from pg_stat_io */
 	double		hits;
@@ -161,6 +192,13 @@ typedef struct LazyDropAdvisorSums
 	double		read_time;		/* in milliseconds */
 	double		seconds;
 } LazyDropAdvisorSums;
+
+/* An estimated number of reads, of pages. */
+typedef struct LazyDropAdvisorEstimate
+{
+	double		reads;
+	double		error;			/* of this, up or down, 95 times of 100 */
+} LazyDropAdvisorEstimate;
 
 /* known sizes of the relations that were last read with a ring */
 #define LAZYDROP_ADVISOR_NUM_BULKREADS	64
@@ -173,10 +211,13 @@ typedef struct LazyDropAdvisorBulkRead
 
 typedef struct LazyDropAdvisorPools
 {
-	LazyDropAdvisorModel model;
+	LazyDropAdvisorModel model[LAZYDROP_ADVISOR_POLICIES];
 	/* by hash */
 	LazyDropAdvisorBulkRead bulkreads[LAZYDROP_ADVISOR_NUM_BULKREADS];
-	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES];
+	LazyDropAdvisorDrops drops;
+	int32		nframes;		/* of all pools */
+	bool		full[LAZYDROP_ADVISOR_SIZES];	/* all pools have been */
+	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES][LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_QUARTERS];
 } LazyDropAdvisorPools;
 
 extern int32 LazyDropAdvisorFrames(Size memory, int32 buffers);
@@ -185,10 +226,62 @@ extern void LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames,
 									 int32 buffers, void *memory);
 extern void LazyDropAdvisorFeed(LazyDropAdvisorPools *pools,
 								const LazyDropAdvisorSample *sample,
-								LazyDropAdvisorSums *sums);
+								LazyDropAdvisorSums *all,
+								LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES]);
+extern void LazyDropAdvisorAddIO(LazyDropAdvisorSums *sums,
+								 const LazyDropAdvisorSums *all);
+extern void LazyDropAdvisorForgetDropped(LazyDropAdvisorPools *pools);
+extern double LazyDropAdvisorFilled(const LazyDropAdvisorPools *pools, int size);
 extern void LazyDropAdvisorAdd(LazyDropAdvisorSums *sums,
 							   const LazyDropAdvisorSums *more, double decay);
-extern void LazyDropAdvisorEstimate(const LazyDropAdvisorSums *sums, double rate,
-									double *reads);
+extern void LazyDropAdvisorGetEstimates(const LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES],
+										double rate, int policy, int real_policy,
+										LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES]);
+
+extern void LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *all,
+									const LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES],
+									const LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES],
+									LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_SIZES]);
+
+/* ----------------------------------------------------------------
+ *		What to do, lazydrop_advisor_verdict.c
+ * ----------------------------------------------------------------
+ */
+
+typedef enum LazyDropAdvisorVerdict
+{
+	LAZYDROP_ADVISOR_UNKNOWN,	/* not enough has been seen */
+	LAZYDROP_ADVISOR_KEEP,		/* the present size is the one to have */
+	LAZYDROP_ADVISOR_INCREASE,	/* a larger one reads less */
+	LAZYDROP_ADVISOR_REDUCIBLE, /* a smaller one would do */
+	LAZYDROP_ADVISOR_BEYOND,	/* no size helps, and much is read */
+} LazyDropAdvisorVerdict;
+
+/* What is known of a policy, to decide by. */
+typedef struct LazyDropAdvisorEvidence
+{
+	LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_SIZES];	/* per second */
+	double		lookups;		/* per second, of all pages */
+	double		rate;			/* part of the pages that is sampled */
+	double		samples;
+	double		dropped;
+	double		seconds[LAZYDROP_ADVISOR_SIZES];	/* of the sums */
+	double		filled[LAZYDROP_ADVISOR_SIZES]; /* part of the pools, to 1 */
+	double		elapsed;		/* since they were empty */
+	double		buffers;		/* of the server */
+	double		memory;			/* of the machine, in buffers */
+} LazyDropAdvisorEvidence;
+
+typedef struct LazyDropAdvisorDecision
+{
+	LazyDropAdvisorVerdict verdict;
+	int			size;			/* the one to have */
+	double		wait;			/* seconds until enough has been seen, at
+								 * most, or -1 if that is not known */
+} LazyDropAdvisorDecision;
+
+extern LazyDropAdvisorDecision LazyDropAdvisorDecide(const LazyDropAdvisorEvidence *evidence);
+extern double LazyDropAdvisorReadsAt(const LazyDropAdvisorEvidence *evidence,
+									 double buffers);
 
 #endif							/* LAZYDROP_ADVISOR_INTERNAL_H */

@@ -52,16 +52,23 @@ typedef struct LazyDropAdvisorShared
 	pg_atomic_uint32 worker;	/* its ProcNumber, or INVALID_PROC_NUMBER */
 
 	/* do not change after start-up */
-	int32		frames;			/* of the pool that is as large as ours */
+	int32		frames;			/* of a miniature of the server's size */
 	uint32		threshold;
 	uint32		nbatches;		/* a power of two */
 	uint32		wait_event;
 
 	slock_t		mutex;			/* protects the fields below */
-	LazyDropAdvisorSums total;	/* since stats_reset */
-	LazyDropAdvisorSums recent; /* the same, decaying */
+	LazyDropAdvisorSums seen;	/* what no size affects, since stats_reset */
+	LazyDropAdvisorSums recently_seen;	/* decaying */
+	LazyDropAdvisorSums total[LAZYDROP_ADVISOR_SIZES];	/* see README, A9 */
+	LazyDropAdvisorSums recent[LAZYDROP_ADVISOR_SIZES]; /* decaying */
+	bool		full[LAZYDROP_ADVISOR_SIZES];	/* as they were counted */
+	double		filled[LAZYDROP_ADVISOR_SIZES]; /* part of the pools */
+	double		elapsed;		/* since the worker's start, in seconds */
+	bool		waiting;		/* for pg_stat_io */
 	uint64		dropped_before; /* dropped at the last reset */
 	TimestampTz stats_reset;
+	TimestampTz seen_until;		/* 0 if nothing was seen */
 
 	/* the batches follow, from the next cache line on */
 } LazyDropAdvisorShared;

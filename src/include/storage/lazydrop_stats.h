@@ -121,7 +121,11 @@ typedef struct LazyDropPending
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* Increased when a struct or the behavior of a function changes. */
-#define LAZYDROP_ROUTINES_VERSION	7
+#define LAZYDROP_ROUTINES_VERSION	8
+
+/* of lazydrop_advisor.h */
+struct LazyDropAdviceStats;
+struct LazyDropAdviceVerdict;
 
 typedef struct LazyDropRoutines
 {
@@ -132,6 +136,9 @@ typedef struct LazyDropRoutines
 	bool		(*drain) (int64 timeout_ms);
 	void		(*reset_stats) (void);
 	void		(*reset_advice) (void);
+	int64		(*get_memory) (void);
+	void		(*get_verdicts) (int64 memory, struct LazyDropAdviceVerdict *verdicts);
+	void		(*get_advice) (struct LazyDropAdviceStats *stats);
 } LazyDropRoutines;
 
 extern void LazyDropGetStats(LazyDropStats *stats);

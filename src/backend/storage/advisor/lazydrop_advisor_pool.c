@@ -53,6 +53,16 @@ HashPage(uint32 rel, uint32 block)
 	return h;
 }
 
+/*
+ * Return which of the samples a page belongs to, by bits of its hash that
+ * neither the buckets nor the ghost's sets use.
+ */
+int
+LazyDropAdvisorQuarter(uint32 rel, uint32 block)
+{
+	return (HashPage(rel, block) >> 30) % LAZYDROP_ADVISOR_QUARTERS;
+}
+
 static uint32
 NumBuckets(int32 nframes)
 {
@@ -150,6 +160,7 @@ RemovePage(LazyDropAdvisorPool *pool, int32 i)
 		link = &pool->frames[*link].next;
 	*link = frame->next;
 	SetClass(pool, i, 0);
+	pool->nused--;
 	frame->used = false;
 	frame->usage = 0;
 }
@@ -464,6 +475,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	frame->block = sample->block;
 	frame->usage = ring ? 1 : Max(1, Min(sample->lookups, LAZYDROP_ADVISOR_MAX_USAGE));
 	frame->used = true;
+	pool->nused++;
 	frame->next = *bucket;
 	*bucket = i;
 
@@ -483,16 +495,11 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 }
 
 /*
- * Free the frame of a page, or of all pages of a fork from this one on, or of
- * all forks.
+ * Free the frame of a page, or of all pages of a fork from this one on.
  */
 void
 LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample)
 {
-	uint32		mask = ~(uint32) 0;
-
-	if (sample->kind == LAZYDROP_ADVISOR_DROP)
-		mask = ~(uint32) LAZYDROP_ADVISOR_FORK_MASK;
 	if (sample->kind == LAZYDROP_ADVISOR_FORGET)
 	{
 		int32		i = FindPage(pool, sample->rel, sample->block);
@@ -504,9 +511,56 @@ LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 
 	for (int32 i = 0; i < pool->nframes; i++)
 	{
-		if (pool->frames[i].used &&
-			((pool->frames[i].rel ^ sample->rel) & mask) == 0 &&
+		if (pool->frames[i].used && pool->frames[i].rel == sample->rel &&
 			pool->frames[i].block >= sample->block)
+			FreeFrame(pool, i);
+	}
+}
+
+/* ----------------------------------------------------------------
+ *		Dropped relations
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Return the slot of a relation, or the one where it would be.  A slot has the
+ * names of all forks, and is not 0 if it is used.
+ */
+static inline uint32
+DropSlot(const LazyDropAdvisorDrops *drops, uint32 rel)
+{
+	uint32		i = HashPage(rel, 0) % lengthof(drops->rel);
+
+	while (drops->rel[i] != 0 && drops->rel[i] != rel)
+		i = (i + 1) % lengthof(drops->rel);
+	return i;
+}
+
+/*
+ * Add a relation, by the name of any fork.  There must be room.
+ */
+void
+LazyDropAdvisorAddDrop(LazyDropAdvisorDrops *drops, uint32 rel)
+{
+	uint32		i = DropSlot(drops, rel | LAZYDROP_ADVISOR_FORK_MASK);
+
+	if (drops->rel[i] == 0)
+		drops->n++;
+	drops->rel[i] = rel | LAZYDROP_ADVISOR_FORK_MASK;
+}
+
+/*
+ * Free the frames of all pages of these relations.
+ */
+void
+LazyDropAdvisorPoolForgetDropped(LazyDropAdvisorPool *pool,
+								 const LazyDropAdvisorDrops *drops)
+{
+	for (int32 i = 0; i < pool->nframes; i++)
+	{
+		uint32		rel = pool->frames[i].rel | LAZYDROP_ADVISOR_FORK_MASK;
+
+		if (pool->frames[i].used && drops->rel[DropSlot(drops, rel)] == rel)
 			FreeFrame(pool, i);
 	}
 }

@@ -36,6 +36,14 @@ StaticAssertDecl(LAZYDROP_ADVISOR_MAX_USAGE == BM_MAX_USAGE_COUNT,
 StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 				 "what is simulated should be what is shown");
 
+/*
+ * default of lazydrop.advisor_memory: this part of shared_buffers, but no less
+ * and no more than these numbers of kilobytes
+ */
+#define MEMORY_SHARE 200
+#define MEMORY_LEAST 128
+#define MEMORY_MOST 4096
+
 /* the queue has at most 1 / QUEUE_SHARE of lazydrop.advisor_memory */
 #define QUEUE_SHARE			4
 
@@ -46,7 +54,7 @@ StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 #define MAX_LOOKUPS			4096
 
 bool		lazydrop_advisor = false;
-int			lazydrop_advisor_memory = 1024;
+int			lazydrop_advisor_memory = -1;
 int			lazydrop_advisor_decay = 3600;
 
 uint32		lazydrop_advisor_threshold = 0;
@@ -81,6 +89,32 @@ AssignAdvisor(bool newval, void *extra)
 	SetThreshold(newval);
 }
 
+static bool
+CheckMemory(int *newval, void **extra, GucSource source)
+{
+	if (*newval != -1 && *newval < MEMORY_LEAST)
+	{
+		GUC_check_errdetail("\"%s\" must be -1 or at least %d kB.",
+							"lazydrop.advisor_memory", MEMORY_LEAST);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Return the memory for samples and pools, in bytes.
+ */
+static Size
+AdvisorMemory(void)
+{
+	int			kilobytes = lazydrop_advisor_memory;
+
+	if (kilobytes < 0)
+		kilobytes = Min(MEMORY_MOST,
+						Max(MEMORY_LEAST, NBuffers * (BLCKSZ / 1024.0) / MEMORY_SHARE));
+	return (Size) kilobytes * 1024;
+}
+
 /*
  * Define the settings.
  */
@@ -98,12 +132,12 @@ LazyDropAdvisorDefineSettings(void)
 
 	DefineCustomIntVariable("lazydrop.advisor_memory",
 							"Sets the memory for samples and simulated pools of lazydrop.advisor.",
-							"A quarter of it, at most, is shared memory; the rest is used while lazydrop.advisor is on.",
+							"-1 means 0.5% of \"shared_buffers\", from 128kB to 4MB. A quarter of it, at most, is shared memory; the rest is used while lazydrop.advisor is on.",
 							&lazydrop_advisor_memory,
-							1024, 128, 64 * 1024,
+							-1, -1, 64 * 1024,
 							PGC_POSTMASTER,
 							GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							CheckMemory, NULL, NULL);
 
 	DefineCustomIntVariable("lazydrop.advisor_decay",
 							"Sets the time in which the weight of what lazydrop.advisor has seen falls to 1/e.",
@@ -129,7 +163,7 @@ LazyDropAdvisorDefineSettings(void)
 static uint32
 NumBatches(void)
 {
-	Size		room = (Size) lazydrop_advisor_memory * 1024 / QUEUE_SHARE;
+	Size		room = AdvisorMemory() / QUEUE_SHARE;
 	uint32		n = 1;
 
 	while (n * 2 * sizeof(LazyDropAdvisorBatch) <= room)
@@ -143,8 +177,7 @@ NumBatches(void)
 Size
 LazyDropAdvisorPoolsMemory(void)
 {
-	return (Size) lazydrop_advisor_memory * 1024 -
-		NumBatches() * sizeof(LazyDropAdvisorBatch);
+	return AdvisorMemory() - NumBatches() * sizeof(LazyDropAdvisorBatch);
 }
 
 /*
@@ -193,7 +226,8 @@ LazyDropAdvisorShmemInit(void)
 		pg_atomic_init_u64(&ctl->recent_hits, 0);
 		pg_atomic_init_u32(&ctl->worker, (uint32) INVALID_PROC_NUMBER);
 		ctl->frames = LazyDropAdvisorFrames(LazyDropAdvisorPoolsMemory(), NBuffers);
-		ctl->threshold = (uint32) ((double) ctl->frames / NBuffers * PG_UINT32_MAX);
+		ctl->threshold = (uint32) Min((double) ctl->frames * LAZYDROP_ADVISOR_QUARTERS /
+									  NBuffers * PG_UINT32_MAX, PG_UINT32_MAX);
 		ctl->nbatches = NumBatches();
 		ctl->wait_event = WaitEventExtensionNew("LazyDropAdvisor");
 		SpinLockInit(&ctl->mutex);
@@ -497,13 +531,15 @@ LazyDropAdvisorNoteMiss(const BufferTag *tag)
 }
 
 /*
- * A sampled page is added to a relation.
+ * A page was added to a relation.
  */
 void
-LazyDropAdvisorNoteExtend(const BufferTag *tag, IOContext io_context)
+LazyDropAdvisorNoteExtend(BufferTag *tag, IOContext io_context)
 {
 	LazyDropAdvisorSample *sample;
 
+	if (BufTableHashCode(tag) >= lazydrop_advisor_threshold)
+		return;
 	sample = NewSample(HashRelation(BufTagGetRelFileLocator(tag), BufTagGetForkNum(tag)),
 					   tag->blockNum, LAZYDROP_ADVISOR_EXTEND);
 	sample->lookups = 1;

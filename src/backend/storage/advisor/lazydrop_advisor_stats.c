@@ -21,15 +21,84 @@
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
+/* What is published, as it was at one time. */
+typedef struct Published
+{
+	LazyDropAdvisorSums seen;
+	LazyDropAdvisorSums recently_seen;
+	LazyDropAdvisorSums total[LAZYDROP_ADVISOR_SIZES];
+	LazyDropAdvisorSums recent[LAZYDROP_ADVISOR_SIZES];
+	bool		full[LAZYDROP_ADVISOR_SIZES];
+	double		filled[LAZYDROP_ADVISOR_SIZES];
+	double		elapsed;
+	bool		waiting;
+	int64		dropped;
+	int			worker_pid;
+	double		rate;			/* part of the pages that is sampled */
+	TimestampTz stats_reset;
+	TimestampTz seen_until;
+} Published;
+
+static void
+GetPublished(Published *published)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+	uint64		dropped = pg_atomic_read_u64(&ctl->dropped);
+	uint32		worker;
+
+	SpinLockAcquire(&ctl->mutex);
+	published->seen = ctl->seen;
+	published->recently_seen = ctl->recently_seen;
+	memcpy(published->total, ctl->total, sizeof(ctl->total));
+	memcpy(published->recent, ctl->recent, sizeof(ctl->recent));
+	memcpy(published->full, ctl->full, sizeof(ctl->full));
+	memcpy(published->filled, ctl->filled, sizeof(ctl->filled));
+	published->elapsed = ctl->elapsed;
+	published->waiting = ctl->waiting;
+	published->dropped = dropped - Min(dropped, ctl->dropped_before);
+	published->stats_reset = ctl->stats_reset;
+	published->seen_until = ctl->seen_until;
+	SpinLockRelease(&ctl->mutex);
+
+	worker = pg_atomic_read_u32(&ctl->worker);
+	published->worker_pid = worker == (uint32) INVALID_PROC_NUMBER ? 0 :
+		GetPGProcByNumber((ProcNumber) worker)->pid;
+	published->rate = (double) ctl->frames * LAZYDROP_ADVISOR_QUARTERS / NBuffers;
+}
+
+/*
+ * Return the reads per second for each size with a policy.
+ */
+static void
+GetCurve(const Published *published, bool recent, int policy,
+		 LazyDropAdvisorEstimate *curve)
+{
+	const LazyDropAdvisorSums *sums = recent ? published->recent : published->total;
+	LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES];
+
+	LazyDropAdvisorGetEstimates(sums, published->rate, policy,
+								lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF,
+								estimates);
+	LazyDropAdvisorGetCurve(recent ? &published->recently_seen : &published->seen,
+							sums, estimates, curve);
+}
+
+/*
+ * Return lookups per second.
+ */
+static double
+Lookups(const LazyDropAdvisorSums *all)
+{
+	return all->seconds > 0 ? (all->hits + all->reads) / all->seconds : 0;
+}
+
 /*
  * Return the hit ratio for this number of reads, or -1 without lookups.
  */
 static double
-HitRatio(const LazyDropAdvisorSums *sums, double reads)
+HitRatio(double lookups, double reads)
 {
-	double		all = sums->hits + sums->reads;
-
-	return all > 0 ? 1 - reads / all : -1;
+	return lookups > 0 ? Max(0, 1 - reads / lookups) : -1;
 }
 
 /*
@@ -38,57 +107,136 @@ HitRatio(const LazyDropAdvisorSums *sums, double reads)
 void
 LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 {
-	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
-	LazyDropAdvisorSums total;
-	LazyDropAdvisorSums recent;
-	uint64		dropped;
-	uint32		worker;
-	double		reads[LAZYDROP_ADVISOR_SIZES];
-	double		recent_reads[LAZYDROP_ADVISOR_SIZES];
+	Published	published;
+	LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_SIZES];
+	LazyDropAdvisorEstimate recent[LAZYDROP_ADVISOR_SIZES];
+	int			own = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 	double		read_time;
 
 	memset(stats, 0, sizeof(LazyDropAdviceStats));
-	dropped = pg_atomic_read_u64(&ctl->dropped);
-	SpinLockAcquire(&ctl->mutex);
-	total = ctl->total;
-	recent = ctl->recent;
-	dropped -= Min(dropped, ctl->dropped_before);
-	stats->stats_reset = ctl->stats_reset;
-	SpinLockRelease(&ctl->mutex);
-
+	GetPublished(&published);
 	stats->enabled = lazydrop_advisor;
-	stats->two_classes = lazydrop_scan_resistance;
-	worker = pg_atomic_read_u32(&ctl->worker);
-	if (worker != (uint32) INVALID_PROC_NUMBER)
-		stats->worker_pid = GetPGProcByNumber((ProcNumber) worker)->pid;
-	stats->frames = ctl->frames;
-	stats->rate = (double) ctl->frames / NBuffers;
-	stats->samples = total.lookups;
-	stats->dropped = dropped;
-	stats->hits = total.hits;
-	stats->reads = total.reads;
-	stats->seconds = total.seconds;
+	stats->two_classes = own;
+	stats->worker_pid = published.worker_pid;
+	stats->frames = LazyDropAdvisorCtl->frames * LAZYDROP_ADVISOR_QUARTERS;
+	stats->rate = published.rate;
+	stats->samples = published.seen.samples;
+	stats->dropped = published.dropped;
+	stats->hits = published.seen.hits;
+	stats->reads = published.seen.reads;
+	stats->seconds = published.seen.seconds;
+	stats->stats_reset = published.stats_reset;
+	stats->seen_until = published.seen_until;
 
-	LazyDropAdvisorEstimate(&total, stats->rate, reads);
-	LazyDropAdvisorEstimate(&recent, stats->rate, recent_reads);
-	read_time = total.reads > 0 ? total.read_time / total.reads : 0;
+	for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
+		GetCurve(&published, false, policy, curve[policy]);
+	GetCurve(&published, true, own, recent);
+	read_time = stats->reads > 0 ? published.seen.read_time / stats->reads : 0;
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
 		LazyDropAdvice *size = &stats->sizes[i];
+		const LazyDropAdvisorSums *sums = &published.total[i];
 
 		size->factor = LazyDropAdvisorFactors[i];
 		size->buffers = (int64) (NBuffers * size->factor + 0.5);
-		size->hit_ratio = HitRatio(&total, reads[i]);
-		size->reads = reads[i];
-		size->reads_per_second = total.seconds > 0 ? reads[i] / total.seconds : 0;
-		size->read_time_ms = reads[i] * read_time;
-		size->time_saved_ms = (total.reads - reads[i]) * read_time;
-		if (total.misses[i] > 0)
-			size->cold_reads = reads[i] * total.cold[i] / total.misses[i];
-		size->recent_hit_ratio = HitRatio(&recent, recent_reads[i]);
-		if (recent.seconds > 0)
-			size->recent_reads_per_second = recent_reads[i] / recent.seconds;
+		size->reads_per_second = curve[own][i].reads;
+		size->hit_ratio = HitRatio(Lookups(&published.seen), size->reads_per_second);
+		size->reads = size->reads_per_second * stats->seconds;
+		size->read_time_ms = size->reads * read_time;
+		size->time_saved_ms = (curve[own][LAZYDROP_ADVISOR_REAL].reads -
+							   size->reads_per_second) * stats->seconds * read_time;
+		if (sums->seconds > 0)
+			size->cold_reads = sums->cold[own] / published.rate *
+				stats->seconds / sums->seconds;
+		size->filled = published.filled[i];
+		for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
+		{
+			size->policy_reads[policy] = curve[policy][i].reads;
+			size->policy_error[policy] = curve[policy][i].error;
+		}
+		size->recent_reads_per_second = recent[i].reads;
+		size->recent_hit_ratio = HitRatio(Lookups(&published.recently_seen), recent[i].reads);
 	}
+}
+
+/*
+ * Return what to do, for a period and a policy.
+ */
+static void
+GetVerdict(const Published *published, bool recent, bool two_classes, int64 memory,
+		   LazyDropAdviceVerdict *result)
+{
+	static const char *const verdicts[] = {
+		[LAZYDROP_ADVISOR_UNKNOWN] = "unknown",
+		[LAZYDROP_ADVISOR_KEEP] = "keep",
+		[LAZYDROP_ADVISOR_INCREASE] = "increase",
+		[LAZYDROP_ADVISOR_REDUCIBLE] = "reducible",
+		[LAZYDROP_ADVISOR_BEYOND] = "beyond",
+	};
+	const LazyDropAdvisorSums *sums = recent ? published->recent : published->total;
+	const LazyDropAdvisorSums *all = recent ? &published->recently_seen : &published->seen;
+	LazyDropAdvisorEvidence evidence;
+	LazyDropAdvisorDecision decision;
+
+	GetCurve(published, recent, two_classes, evidence.curve);
+	evidence.lookups = Lookups(all);
+	evidence.rate = published->rate;
+	evidence.samples = all->samples;
+	evidence.dropped = all->dropped;
+	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
+	{
+		evidence.seconds[i] = sums[i].seconds;
+		evidence.filled[i] = published->full[i] ? 1 : published->filled[i];
+	}
+	evidence.elapsed = published->elapsed;
+	evidence.buffers = NBuffers;
+	evidence.memory = (double) memory / BLCKSZ;
+	decision = LazyDropAdvisorDecide(&evidence);
+
+	memset(result, 0, sizeof(LazyDropAdviceVerdict));
+	result->recent = recent;
+	result->two_classes = two_classes;
+	result->verdict = verdicts[decision.verdict];
+	result->wait = decision.wait;
+	if (!lazydrop_advisor && all->samples == 0)
+		result->verdict = "off";
+	else if (lazydrop_advisor && published->worker_pid == 0)
+		result->verdict = "no worker";
+	else if (lazydrop_advisor && published->waiting)
+		result->verdict = "waiting";
+	if (result->verdict != verdicts[decision.verdict])
+	{
+		decision.verdict = LAZYDROP_ADVISOR_UNKNOWN;
+		result->wait = -1;
+	}
+	result->reads_now = all->seconds > 0 ? all->reads / all->seconds : 0;
+	result->hit_ratio_now = HitRatio(evidence.lookups, result->reads_now);
+	if (decision.verdict != LAZYDROP_ADVISOR_UNKNOWN)
+	{
+		result->bytes = (int64) (NBuffers * LazyDropAdvisorFactors[decision.size] + 0.5) * BLCKSZ;
+		result->reads_then = evidence.curve[decision.size].reads;
+		result->error = evidence.curve[decision.size].error;
+		result->hit_ratio_then = HitRatio(evidence.lookups, result->reads_then);
+	}
+	if (all->reads > 0)
+		result->read_time_ms = all->read_time / all->reads;
+	result->seconds = all->seconds;
+	result->until = published->seen_until;
+}
+
+/*
+ * Return what to do, in LAZYDROP_ADVICE_VERDICTS rows: since the last reset, and
+ * recently; with scan resistance off, and on.  memory is that for shared_buffers
+ * and the file-system cache, in bytes.
+ */
+void
+LazyDropAdvisorGetVerdicts(int64 memory, LazyDropAdviceVerdict *verdicts)
+{
+	Published	published;
+
+	GetPublished(&published);
+	for (int i = 0; i < LAZYDROP_ADVICE_VERDICTS; i++)
+		GetVerdict(&published, i / 2, i % 2, memory, &verdicts[i]);
 }
 
 /*
@@ -103,8 +251,10 @@ LazyDropAdvisorReset(void)
 	uint64		dropped = pg_atomic_read_u64(&ctl->dropped);
 
 	SpinLockAcquire(&ctl->mutex);
-	memset(&ctl->total, 0, sizeof(LazyDropAdvisorSums));
-	memset(&ctl->recent, 0, sizeof(LazyDropAdvisorSums));
+	memset(&ctl->seen, 0, sizeof(ctl->seen));
+	memset(&ctl->recently_seen, 0, sizeof(ctl->recently_seen));
+	memset(ctl->total, 0, sizeof(ctl->total));
+	memset(ctl->recent, 0, sizeof(ctl->recent));
 	ctl->dropped_before = dropped;
 	ctl->stats_reset = now;
 	SpinLockRelease(&ctl->mutex);
@@ -146,7 +296,12 @@ LazyDropAdvisorShow(void)
 						 size->reads, size->reads_per_second);
 		appendStringInfo(&buf, ", \"read_time_ms\": %.3f, \"time_saved_ms\": %.3f",
 						 size->read_time_ms, size->time_saved_ms);
-		appendStringInfo(&buf, ", \"cold_reads\": %.0f", size->cold_reads);
+		appendStringInfo(&buf, ", \"cold_reads\": %.0f, \"filled\": %.3f",
+						 size->cold_reads, size->filled);
+		appendStringInfo(&buf, ", \"off_reads_per_second\": %.1f, \"off_error\": %.1f",
+						 size->policy_reads[0], size->policy_error[0]);
+		appendStringInfo(&buf, ", \"on_reads_per_second\": %.1f, \"on_error\": %.1f",
+						 size->policy_reads[1], size->policy_error[1]);
 		AppendRatio(&buf, "recent_hit_ratio", size->recent_hit_ratio);
 		appendStringInfo(&buf, ", \"recent_reads_per_second\": %.1f}",
 						 size->recent_reads_per_second);
@@ -164,6 +319,8 @@ LazyDropAdvisorShow(void)
 	appendStringInfo(&buf, ", \"hits\": %.0f, \"reads\": %.0f, \"seconds\": %.1f",
 					 stats.hits, stats.reads, stats.seconds);
 	LazyDropShowTimestamp(&buf, "stats_reset", stats.stats_reset);
+	if (stats.seen_until != 0)
+		LazyDropShowTimestamp(&buf, "seen_until", stats.seen_until);
 	appendStringInfoChar(&buf, '}');
 	return buf.data;
 }

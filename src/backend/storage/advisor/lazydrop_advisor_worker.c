@@ -49,6 +49,13 @@
 /* interval of reading pg_stat_io, in milliseconds; it is not updated sooner */
 #define IO_INTERVAL_MS		1000
 
+/* A9: the first epoch, in milliseconds; each other is as long as all before it */
+#define FIRST_EPOCH_MS		10000
+
+/* A8: samples from which on pg_stat_io must agree with them, within this factor */
+#define LAG_SAMPLES			16
+#define LAG_FACTOR			2
+
 /*
  * least time between two starts of a worker, in milliseconds, so that errors
  * do not flood the log
@@ -67,10 +74,20 @@ typedef struct IOTotals
 } IOTotals;
 
 static LazyDropAdvisorPools *pools;
-static LazyDropAdvisorSums unpublished;
+static LazyDropAdvisorSums all_unpublished;
+static LazyDropAdvisorSums unpublished[LAZYDROP_ADVISOR_SIZES];
+static LazyDropAdvisorSums total_of_epoch[LAZYDROP_ADVISOR_SIZES];
+static LazyDropAdvisorSums recent_of_epoch[LAZYDROP_ADVISOR_SIZES];
 static IOTotals io_before;
-static int64 io_read_at;		/* as LazyDropNow has it */
+static IOTotals early;			/* what had no samples; hits: all lookups */
 static uint64 recent_hits_before;
+static uint64 dropped_before;
+
+/* times, as LazyDropNow has them */
+static int64 began;
+static int64 epoch_end;
+static int64 io_read_at;
+static int64 published_at;
 
 /*
  * Start the worker, if it should run and there is none.  The lazy drop worker
@@ -154,18 +171,21 @@ AdvisorExit(int code, Datum arg)
 static void
 SetModel(void)
 {
-	LazyDropAdvisorModel *model = &pools->model;
 	int			blocks_per_kb = BLCKSZ / 1024;
 
-	model->two_classes = lazydrop_scan_resistance;
+	for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
+	{
+		LazyDropAdvisorModel *model = &pools->model[policy];
 
-	/* as in GetAccessStrategy, with GetPinLimit for each size */
-	model->ring_least = 256 / blocks_per_kb;
-	model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] = model->ring_least + LazyDropRingReadAhead();
-	model->pinners = MaxBackends + NUM_AUXILIARY_PROCS;
-	model->ring_blocks[LAZYDROP_ADVISOR_BULKWRITE] = 16 * 1024 / blocks_per_kb;
-	model->ring_blocks[LAZYDROP_ADVISOR_VACUUM] =
-		VacuumBufferUsageLimit > 0 ? VacuumBufferUsageLimit / blocks_per_kb : NBuffers;
+		/* as in GetAccessStrategy, with GetPinLimit for each size */
+		model->ring_least = 256 / blocks_per_kb;
+		model->ring_blocks[LAZYDROP_ADVISOR_BULKREAD] =
+			model->ring_least + LazyDropRingReadAhead();
+		model->pinners = MaxBackends + NUM_AUXILIARY_PROCS;
+		model->ring_blocks[LAZYDROP_ADVISOR_BULKWRITE] = 16 * 1024 / blocks_per_kb;
+		model->ring_blocks[LAZYDROP_ADVISOR_VACUUM] =
+			VacuumBufferUsageLimit > 0 ? VacuumBufferUsageLimit / blocks_per_kb : NBuffers;
+	}
 }
 
 static void
@@ -198,7 +218,8 @@ TakeSamples(void)
 		   (batch = LazyDropAdvisorNextBatch()) != NULL)
 	{
 		for (int i = 0; i < batch->nsamples; i++)
-			LazyDropAdvisorFeed(pools, &batch->samples[i], &unpublished);
+			LazyDropAdvisorFeed(pools, &batch->samples[i],
+								&all_unpublished, unpublished);
 		LazyDropAdvisorBatchTaken(batch);
 		n++;
 		ProcessAdvisorInterrupts();
@@ -234,7 +255,75 @@ ReadIO(IOTotals *totals)
 }
 
 /*
- * Publish the sums since the last call, with the values of pg_stat_io.
+ * Return whether pg_stat_io has far fewer lookups, or reads, than the samples
+ * stand for (rule A8).  A page that is looked up very often, such as the root of
+ * an index, is in one quarter of the sample; so the smallest one counts.
+ *
+ * Samples may also be late, when they have been waiting in the queue: lookups of
+ * the previous interval that had no samples are added.
+ */
+static bool
+StatisticsLag(void)
+{
+	const LazyDropAdvisorSums *sums = &all_unpublished;
+	double		lookups = sums->lookups[0];
+	double		misses = sums->real[0];
+	double		all = sums->hits + sums->reads;
+	bool		lag;
+
+	for (int quarter = 1; quarter < LAZYDROP_ADVISOR_QUARTERS; quarter++)
+	{
+		lookups = Min(lookups, sums->lookups[quarter]);
+		misses = Min(misses, sums->real[quarter]);
+	}
+	lag = (lookups >= LAG_SAMPLES &&
+		   lookups / pools->model[0].rate > LAG_FACTOR * (all + early.hits)) ||
+		(misses >= LAG_SAMPLES &&
+		 misses / pools->model[0].rate > LAG_FACTOR * (sums->reads + early.reads));
+	if (!lag)
+	{
+		early.hits = Max(0, all - lookups / pools->model[0].rate);
+		early.reads = Max(0, sums->reads - misses / pools->model[0].rate);
+	}
+	return lag;
+}
+
+/*
+ * Add the sums for a size to the published ones, or begin anew (rule A9).  The
+ * caller holds the spinlock.
+ */
+static void
+PublishSize(int i, bool full, bool new_epoch, double decay)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+
+	if (!full && ctl->full[i])
+		return;					/* a worker that began later than the sums */
+	if (full && !ctl->full[i])
+	{
+		memset(&ctl->total[i], 0, sizeof(LazyDropAdvisorSums));
+		memset(&ctl->recent[i], 0, sizeof(LazyDropAdvisorSums));
+		ctl->full[i] = true;
+	}
+	LazyDropAdvisorAdd(&ctl->total[i], &unpublished[i], 1);
+	LazyDropAdvisorAdd(&ctl->recent[i], &unpublished[i], decay);
+	if (full)
+		return;
+	LazyDropAdvisorAdd(&total_of_epoch[i], &unpublished[i], 1);
+	LazyDropAdvisorAdd(&recent_of_epoch[i], &unpublished[i], decay);
+	if (new_epoch)
+	{
+		/* forget what was before this epoch */
+		ctl->total[i] = total_of_epoch[i];
+		ctl->recent[i] = recent_of_epoch[i];
+		memset(&total_of_epoch[i], 0, sizeof(LazyDropAdvisorSums));
+		memset(&recent_of_epoch[i], 0, sizeof(LazyDropAdvisorSums));
+	}
+}
+
+/*
+ * Publish the sums since the last call, with the values of pg_stat_io; or keep
+ * them until pg_stat_io has what the samples stand for.
  *
  * If pg_stat_io has been reset, or the startup process has restored its values
  * from before the restart, skip the interval.  During a reset, the time of the
@@ -243,29 +332,60 @@ ReadIO(IOTotals *totals)
 static void
 Publish(int64 now)
 {
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
 	IOTotals	io;
-	uint64		recent_hits = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
-	double		decay;
+	uint64		recent_hits = pg_atomic_read_u64(&ctl->recent_hits);
+	uint64		dropped = pg_atomic_read_u64(&ctl->dropped);
+	TimestampTz until = GetCurrentTimestamp();
+	bool		valid;
+	bool		waiting = false;
+	bool		new_epoch = now >= epoch_end;
+	double		filled[LAZYDROP_ADVISOR_SIZES];
+	double		seconds = (now - published_at) / (1000.0 * NS_PER_MS);
+	double		decay = exp(-seconds / lazydrop_advisor_decay);
 
+	LazyDropAdvisorForgetDropped(pools);
+	io_read_at = now;
 	ReadIO(&io);
-	if (io.reset == io_before.reset && io.hits >= io_before.hits &&
-		io.reads >= io_before.reads && io.read_time >= io_before.read_time)
+	valid = io.reset == io_before.reset && io.hits >= io_before.hits &&
+		io.reads >= io_before.reads && io.read_time >= io_before.read_time;
+	all_unpublished.hits = io.hits - io_before.hits + (recent_hits - recent_hits_before);
+	all_unpublished.reads = io.reads - io_before.reads;
+	all_unpublished.read_time = io.read_time - io_before.read_time;
+	all_unpublished.seconds = seconds;
+	all_unpublished.dropped = dropped - dropped_before;
+	if (valid)
+		waiting = StatisticsLag();
+	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
-		unpublished.hits = io.hits - io_before.hits + (recent_hits - recent_hits_before);
-		unpublished.reads = io.reads - io_before.reads;
-		unpublished.read_time = io.read_time - io_before.read_time;
-		unpublished.seconds = (now - io_read_at) / (1000.0 * NS_PER_MS);
-		decay = exp(-unpublished.seconds / lazydrop_advisor_decay);
-
-		SpinLockAcquire(&LazyDropAdvisorCtl->mutex);
-		LazyDropAdvisorAdd(&LazyDropAdvisorCtl->total, &unpublished, 1);
-		LazyDropAdvisorAdd(&LazyDropAdvisorCtl->recent, &unpublished, decay);
-		SpinLockRelease(&LazyDropAdvisorCtl->mutex);
+		LazyDropAdvisorAddIO(&unpublished[i], &all_unpublished);
+		filled[i] = LazyDropAdvisorFilled(pools, i);
 	}
-	memset(&unpublished, 0, sizeof(unpublished));
+
+	SpinLockAcquire(&ctl->mutex);
+	ctl->elapsed = (now - began) / (1000.0 * NS_PER_MS);
+	ctl->waiting = waiting;
+	memcpy(ctl->filled, filled, sizeof(filled));
+	if (valid && !waiting)
+	{
+		LazyDropAdvisorAdd(&ctl->seen, &all_unpublished, 1);
+		LazyDropAdvisorAdd(&ctl->recently_seen, &all_unpublished, decay);
+		ctl->seen_until = until;
+		for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
+			PublishSize(i, pools->full[i], new_epoch, decay);
+	}
+	SpinLockRelease(&ctl->mutex);
+
+	if (waiting)
+		return;
+	if (new_epoch)
+		epoch_end += now - began;
+	memset(&all_unpublished, 0, sizeof(all_unpublished));
+	memset(unpublished, 0, sizeof(unpublished));
 	io_before = io;
 	recent_hits_before = recent_hits;
-	io_read_at = now;
+	dropped_before = dropped;
+	published_at = now;
 }
 
 /*
@@ -286,8 +406,10 @@ BeginSimulation(void)
 		 (batch = LazyDropAdvisorNextBatch()) != NULL; i++)
 		LazyDropAdvisorBatchTaken(batch);
 	recent_hits_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
+	dropped_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->dropped);
 	ReadIO(&io_before);
-	io_read_at = LazyDropNow();
+	began = io_read_at = published_at = LazyDropNow();
+	epoch_end = began + FIRST_EPOCH_MS * NS_PER_MS;
 }
 
 /*

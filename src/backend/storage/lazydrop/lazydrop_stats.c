@@ -190,6 +190,9 @@ static const LazyDropRoutines routines = {
 	.drain = LazyDropDrain,
 	.reset_stats = LazyDropResetStats,
 	.reset_advice = LazyDropAdvisorReset,
+	.get_memory = LazyDropAdvisorMemory,
+	.get_verdicts = LazyDropAdvisorGetVerdicts,
+	.get_advice = LazyDropAdvisorGetStats,
 };
 
 /*

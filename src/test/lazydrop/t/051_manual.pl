@@ -91,7 +91,7 @@ foreach my $name (@settings)
 		'postgres', qq{
 		SELECT CASE WHEN unit = 'ms' THEN boot_val::int / 1000 || 's'
 			WHEN unit = 'MB' AND boot_val <> '0' THEN boot_val::int / 1024 || 'GB'
-			WHEN unit = 'kB' THEN boot_val::int / 1024 || 'MB'
+			WHEN unit = 'kB' AND boot_val <> '-1' THEN boot_val::int / 1024 || 'MB'
 			ELSE boot_val END,
 			CASE context WHEN 'sighup' THEN 'reload' WHEN 'postmaster' THEN 'restart' ELSE context END
 		FROM pg_settings WHERE name = '$name'});

@@ -257,7 +257,7 @@ FreePools(LazyDropAdvisorPools *pools)
  */
 static void
 Print(Trace trace, int policy, int server, double lookups, const double *truth,
-	  LazyDropAdvisorPools *const *mini, LazyDropAdvisorSums (*sums)[SIZES])
+	  LazyDropAdvisorPools *const *mini, const LazyDropAdvisorSums *sums)
 {
 	static const char *const policy_name[] = {"clock sweep", "two classes"};
 	double		sum = 0;
@@ -274,8 +274,9 @@ Print(Trace trace, int policy, int server, double lookups, const double *truth,
 	{
 		LazyDropAdvisorEstimate estimates[SIZES];
 
-		LazyDropAdvisorGetEstimates(sums[i], mini[i]->model[0].rate * LAZYDROP_ADVISOR_QUARTERS,
-									policy, server, estimates);
+		/* the time is one second */
+		LazyDropAdvisorGetCurve(&sums[i], mini[i]->model[0].rate * LAZYDROP_ADVISOR_QUARTERS,
+								policy, server, estimates);
 		printf("%10s", "estimated");
 		for (int size = 0; size < SIZES; size++)
 		{
@@ -303,8 +304,8 @@ Compare(Trace trace, int32 buffers, int32 frames)
 	double		truth[POLICIES][SIZES] = {0};
 	double		lookups = 0;
 	LazyDropAdvisorPools *mini[POLICIES][SAMPLES];
-	static LazyDropAdvisorSums sums[POLICIES][SAMPLES][SIZES];
-	LazyDropAdvisorSums all = {0};	/* not used */
+	static LazyDropAdvisorSums sums[POLICIES][SAMPLES];
+	LazyDropAdvisorSums interval = {0}; /* not used */
 
 	for (int policy = 0; policy < POLICIES; policy++)
 	{
@@ -353,7 +354,7 @@ Compare(Trace trace, int32 buffers, int32 frames)
 			{
 				if (IsSampled(&sample, i, mini[server][i]->model[0].rate *
 							  LAZYDROP_ADVISOR_QUARTERS))
-					LazyDropAdvisorFeed(mini[server][i], &sample, &all, sums[server][i]);
+					LazyDropAdvisorFeed(mini[server][i], &sample, &interval, &sums[server][i]);
 			}
 		}
 	}
@@ -362,11 +363,9 @@ Compare(Trace trace, int32 buffers, int32 frames)
 	{
 		for (int i = 0; i < SAMPLES; i++)
 		{
-			for (int size = 0; size < SIZES; size++)
-			{
-				sums[server][i][size].reads = truth[server][REAL];
-				sums[server][i][size].hits = lookups - truth[server][REAL];
-			}
+			sums[server][i].reads = truth[server][REAL];
+			sums[server][i].hits = lookups - truth[server][REAL];
+			sums[server][i].seconds = 1;
 		}
 		for (int policy = 0; policy < POLICIES; policy++)
 			Print(trace, policy, server, lookups, truth[policy], mini[server], sums[server]);

@@ -72,9 +72,7 @@ my %load = (
 		'MB/s',
 		sub {
 			my ($node, $size) = @_;
-			return repeat(
-				$node,
-				'SELECT count(*) FROM half',
+			return repeat($node, 'SELECT count(*) FROM half',
 				megabytes($size) / 2);
 		}
 	]);
@@ -96,7 +94,8 @@ sub measure_in_turns
 	}
 	record("rate with $_", $unit, median(@{ $turns{$_} }), $name)
 	  foreach @kinds;
-	record('advisor : off', 'times',
+	record('advisor : off',
+		'times',
 		median(@{ $turns{advisor} }) / median(@{ $turns{off} }), $name);
 	return;
 }
@@ -130,7 +129,9 @@ sub measure_drops
 			$seconds += worker_seconds($node) - $before if $sql =~ /DROP/;
 		}
 	}
-	record('worker', 'us', 1e6 * $seconds / $drops,
+	record(
+		'worker', 'us',
+		1e6 * $seconds / $drops,
 		'for each dropped relation');
 	return;
 }
@@ -156,7 +157,8 @@ scenario 'advisor-cost' => (
 					wal_keep_size => '0',
 					max_locks_per_transaction => 500,
 					max_parallel_workers_per_gather => '0',
-					'lazydrop.advisor' => $server eq 'advisor' ? 'on' : 'off');
+					'lazydrop.advisor' => $server eq 'advisor' ? 'on' : 'off'
+				);
 				pgbench_init($node, max(1, int(megabytes($size) / 30)));
 				make_rows($node, 'half', megabytes($size) / 2);
 				make_rows($node, 'twice', 2 * megabytes($size));

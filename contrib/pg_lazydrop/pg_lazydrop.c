@@ -95,7 +95,7 @@ CounterDatum(const LazyDropStats *stats, LazyDropCounter counter)
 
 /*
  * Return one row, with pending drops and counters.  Version 1.0 of the
- * extension has all columns but the last two.
+ * extension has all columns but the last three.
  */
 Datum
 pg_stat_get_lazydrop(PG_FUNCTION_ARGS)
@@ -373,11 +373,17 @@ pg_lazydrop_advise(PG_FUNCTION_ARGS)
 	LazyDropAdviceVerdict verdicts[LAZYDROP_ADVICE_VERDICTS];
 	int64		memory;
 
-	memory = PG_ARGISNULL(0) ? routines->get_memory() : PG_GETARG_INT64(0);
-	if (memory <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" must be greater than zero", "memory")));
+	if (PG_ARGISNULL(0))
+		memory = routines->get_memory();
+	else
+	{
+		memory = PG_GETARG_INT64(0);
+		if (memory < (int64) NBuffers * BLCKSZ)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" must not be less than \"%s\"",
+							"memory", "shared_buffers")));
+	}
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (rsinfo->setDesc->natts != NUM_VERDICT_COLUMNS)

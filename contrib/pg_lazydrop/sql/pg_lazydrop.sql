@@ -153,7 +153,7 @@ SELECT factor, shared_buffers = factor * pg_size_bytes(current_setting('shared_b
 FROM pg_lazydrop_advice;
 SELECT * FROM pg_lazydrop_advise();
 SELECT period, scan_resistance, verdict FROM pg_lazydrop_advise(NULL);
-SELECT verdict FROM pg_lazydrop_advise(0);
+SELECT verdict FROM pg_lazydrop_advise(1);
 SELECT verdict FROM pg_lazydrop_advise(-9223372036854775808);
 SELECT regexp_replace(plot, '^ *\S+ .B', 'size') AS plot FROM pg_lazydrop_advice_plot(5) AS plot;
 SELECT width, count(*), min(length(plot)) AS from, max(length(plot)) AS to
@@ -163,7 +163,7 @@ SELECT memory, count(*) AS rows, pg_lazydrop_advice_reads(memory) AS reads
 FROM unnest('{-9223372036854775808, -1, 0, 9223372036854775807, NULL}'::bigint[]) AS memory LEFT JOIN pg_lazydrop_advice_range(memory) ON true
 GROUP BY memory ORDER BY memory;
 SELECT DISTINCT memory, verdict
-FROM unnest('{1, 9223372036854775807}'::bigint[]) AS memory, pg_lazydrop_advise(memory)
+FROM unnest('{1099511627776, 9223372036854775807}'::bigint[]) AS memory, pg_lazydrop_advise(memory)
 ORDER BY memory;
 SELECT factor, disk_reads_min, disk_reads_max
 FROM pg_lazydrop_advice_range(pg_size_bytes(current_setting('shared_buffers')));

@@ -172,17 +172,14 @@ extern const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES];
 /* independent samples, each with a pool of its own */
 #define LAZYDROP_ADVISOR_QUARTERS	4
 
-/*
- * Sums for a size.  They are doubles, because some of them decay.  The sizes
- * have their own, because each begins when its pools are full.
- */
+/* Sums of a time.  They are doubles, because some of them decay. */
 typedef struct LazyDropAdvisorSums
 {
 	/* of the sample */
-	double		misses[LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_QUARTERS];
-	double		cold[LAZYDROP_ADVISOR_POLICIES];	/* see README, A9 */
+	double		misses[LAZYDROP_ADVISOR_SIZES][LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_QUARTERS];
+	double		cold[LAZYDROP_ADVISOR_SIZES][LAZYDROP_ADVISOR_POLICIES];	/* see README, A9 */
 	double		real[LAZYDROP_ADVISOR_QUARTERS];	/* misses of the server */
-	double		lookups[LAZYDROP_ADVISOR_QUARTERS];
+	double		lookups[LAZYDROP_ADVISOR_QUARTERS]; /* repeats count once */
 	double		samples;		/* that were taken from the queue */
 	double		dropped;		/* for which there was no room */
 
@@ -193,7 +190,7 @@ typedef struct LazyDropAdvisorSums
 	double		seconds;
 } LazyDropAdvisorSums;
 
-/* An estimated number of reads, of pages. */
+/* An estimated number of reads per second, of pages. */
 typedef struct LazyDropAdvisorEstimate
 {
 	double		reads;
@@ -217,6 +214,7 @@ typedef struct LazyDropAdvisorPools
 	LazyDropAdvisorDrops drops;
 	int32		nframes;		/* of all pools */
 	bool		full[LAZYDROP_ADVISOR_SIZES];	/* all pools have been */
+	bool		anew;			/* sums begin anew, since one has become so */
 	LazyDropAdvisorPool pool[LAZYDROP_ADVISOR_SIZES][LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_QUARTERS];
 } LazyDropAdvisorPools;
 
@@ -226,21 +224,16 @@ extern void LazyDropAdvisorPoolsInit(LazyDropAdvisorPools *pools, int32 frames,
 									 int32 buffers, void *memory);
 extern void LazyDropAdvisorFeed(LazyDropAdvisorPools *pools,
 								const LazyDropAdvisorSample *sample,
-								LazyDropAdvisorSums *all,
-								LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES]);
-extern void LazyDropAdvisorAddIO(LazyDropAdvisorSums *sums,
-								 const LazyDropAdvisorSums *all);
+								LazyDropAdvisorSums *interval,
+								LazyDropAdvisorSums *sums);
 extern void LazyDropAdvisorForgetDropped(LazyDropAdvisorPools *pools);
 extern double LazyDropAdvisorFilled(const LazyDropAdvisorPools *pools, int size);
+extern void LazyDropAdvisorAddIO(LazyDropAdvisorSums *sums,
+								 const LazyDropAdvisorSums *interval);
 extern void LazyDropAdvisorAdd(LazyDropAdvisorSums *sums,
 							   const LazyDropAdvisorSums *more, double decay);
-extern void LazyDropAdvisorGetEstimates(const LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES],
-										double rate, int policy, int real_policy,
-										LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES]);
-
-extern void LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *all,
-									const LazyDropAdvisorSums sums[LAZYDROP_ADVISOR_SIZES],
-									const LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES],
+extern void LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *sums, double rate,
+									int policy, int real_policy,
 									LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_SIZES]);
 
 /* ----------------------------------------------------------------
@@ -254,7 +247,7 @@ typedef enum LazyDropAdvisorVerdict
 	LAZYDROP_ADVISOR_KEEP,		/* the present size is the one to have */
 	LAZYDROP_ADVISOR_INCREASE,	/* a larger one reads less */
 	LAZYDROP_ADVISOR_REDUCIBLE, /* a smaller one would do */
-	LAZYDROP_ADVISOR_BEYOND,	/* no size helps, and much is read */
+	LAZYDROP_ADVISOR_BEYOND,	/* no size that fits helps, and much is read */
 } LazyDropAdvisorVerdict;
 
 /* What is known of a policy, to decide by. */
@@ -265,7 +258,7 @@ typedef struct LazyDropAdvisorEvidence
 	double		rate;			/* part of the pages that is sampled */
 	double		samples;
 	double		dropped;
-	double		seconds[LAZYDROP_ADVISOR_SIZES];	/* of the sums */
+	double		seconds;		/* of the sums */
 	double		filled[LAZYDROP_ADVISOR_SIZES]; /* part of the pools, to 1 */
 	double		elapsed;		/* since they were empty */
 	double		buffers;		/* of the server */
@@ -281,7 +274,5 @@ typedef struct LazyDropAdvisorDecision
 } LazyDropAdvisorDecision;
 
 extern LazyDropAdvisorDecision LazyDropAdvisorDecide(const LazyDropAdvisorEvidence *evidence);
-extern double LazyDropAdvisorReadsAt(const LazyDropAdvisorEvidence *evidence,
-									 double buffers);
 
 #endif							/* LAZYDROP_ADVISOR_INTERNAL_H */

@@ -58,11 +58,9 @@ typedef struct LazyDropAdvisorShared
 	uint32		wait_event;
 
 	slock_t		mutex;			/* protects the fields below */
-	LazyDropAdvisorSums seen;	/* what no size affects, since stats_reset */
-	LazyDropAdvisorSums recently_seen;	/* decaying */
-	LazyDropAdvisorSums total[LAZYDROP_ADVISOR_SIZES];	/* see README, A9 */
-	LazyDropAdvisorSums recent[LAZYDROP_ADVISOR_SIZES]; /* decaying */
-	bool		full[LAZYDROP_ADVISOR_SIZES];	/* as they were counted */
+	LazyDropAdvisorSums seen;	/* without pools, since stats_reset */
+	LazyDropAdvisorSums total;	/* since they began anew: see README, A9 */
+	LazyDropAdvisorSums recent; /* the same, decaying */
 	double		filled[LAZYDROP_ADVISOR_SIZES]; /* part of the pools */
 	double		elapsed;		/* since the worker's start, in seconds */
 	bool		waiting;		/* for pg_stat_io */

@@ -80,7 +80,9 @@ LazyDropAdvisorFrames(Size memory, int32 buffers)
 		else
 			high = middle - 1;
 	}
-	return low;
+
+	/* a quarter of it should be a quarter */
+	return low < 4 ? low : low - low % 4;
 }
 
 /*
@@ -197,15 +199,15 @@ CountSample(const LazyDropAdvisorSample *sample, int quarter, LazyDropAdvisorSum
 	sums->samples++;
 	if (sample->kind == LAZYDROP_ADVISOR_LOOKUP || sample->kind == LAZYDROP_ADVISOR_RECENT)
 	{
-		sums->lookups[quarter] += sample->lookups;
+		sums->lookups[quarter]++;
 		if (sample->access & LAZYDROP_ADVISOR_MISSED)
 			sums->real[quarter]++;
 	}
 }
 
 /*
- * A pool of a size has become full.  If it is the last one, the sums for the
- * size begin anew (rule A9).
+ * A pool of a size has become full.  If it is the last one of that size, all
+ * sums begin anew (rule A9).
  */
 static void
 NoteFull(LazyDropAdvisorPools *pools, int size, LazyDropAdvisorSums *sums)
@@ -216,22 +218,25 @@ NoteFull(LazyDropAdvisorPools *pools, int size, LazyDropAdvisorSums *sums)
 			return;
 	}
 	pools->full[size] = true;
+	pools->anew = true;
 	memset(sums, 0, sizeof(LazyDropAdvisorSums));
 }
 
 /*
- * Pass a sample to the pools of its quarter, and add the results to the sums
- * for each size.  "all" has what does not depend on the size.
+ * Pass a sample to the pools of its quarter, and add the results to the sums.
+ * "interval" has what does not depend on the pools, and does not begin anew.
  */
 void
 LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample,
-					LazyDropAdvisorSums *all, LazyDropAdvisorSums sums[SIZES])
+					LazyDropAdvisorSums *interval, LazyDropAdvisorSums *sums)
 {
 	int			quarter = LazyDropAdvisorQuarter(sample->rel, sample->block);
 	bool		missed = (sample->access & LAZYDROP_ADVISOR_MISSED) != 0;
 	bool		reads = false;
 	LazyDropAdvisorSample with_size = *sample;
 
+	CountSample(sample, quarter, interval);
+	CountSample(sample, quarter, sums);
 	if (pools->drops.n > 0 &&
 		(pools->drops.n == LAZYDROP_ADVISOR_MAX_DROPS ||
 		 pools->drops.samples++ >= pools->nframes / FRAMES_PER_SAMPLE))
@@ -268,10 +273,8 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 
 	if ((sample->access & LAZYDROP_ADVISOR_ACCESS_MASK) == LAZYDROP_ADVISOR_BULKREAD)
 		with_size.rel_blocks = BulkReadSize(pools, sample);
-	CountSample(sample, quarter, all);
 	for (int i = 0; i < SIZES; i++)
 	{
-		CountSample(sample, quarter, &sums[i]);
 		for (int policy = 0; policy < POLICIES; policy++)
 		{
 			LazyDropAdvisorPool *pool = &pools->pool[i][policy][quarter];
@@ -281,54 +284,54 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 
 			outcome = LazyDropAdvisorPoolLookup(pool, &with_size);
 			if (pool->filled && !filled)
-				NoteFull(pools, i, &sums[i]);
+				NoteFull(pools, i, sums);
 			if (outcome == LAZYDROP_ADVISOR_HIT || !reads)
 				continue;
 			if (outcome == LAZYDROP_ADVISOR_COLD)
 				miss = ColdMiss(i, missed);
 			if (miss < 0)
-				sums[i].cold[policy]++;
+				sums->cold[i][policy]++;
 			if (miss > 0 || (miss < 0 && missed))
-				sums[i].misses[policy][quarter]++;
+				sums->misses[i][policy][quarter]++;
 		}
 	}
 }
 
 /*
- * Add to the sums for a size what the server has done meanwhile.  Those for all
- * samples have it; if the size began later, it gets the part that its samples
- * are of theirs.
+ * Add to the sums of an interval what the server has done meanwhile.  If the
+ * sums have begun anew in the interval, it is the part that their samples are of
+ * those of the interval.
  */
 void
-LazyDropAdvisorAddIO(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *all)
+LazyDropAdvisorAddIO(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *interval)
 {
 	double		lookups[2] = {0};
 	double		real[2] = {0};
 	double		part;
 
-	if (all->samples == 0 || sums->samples == all->samples)
+	if (sums->samples == interval->samples)
 	{
-		sums->hits = all->hits;
-		sums->reads = all->reads;
-		sums->read_time = all->read_time;
-		sums->seconds = all->seconds;
-		sums->dropped = all->dropped;
+		sums->hits = interval->hits;
+		sums->reads = interval->reads;
+		sums->read_time = interval->read_time;
+		sums->seconds = interval->seconds;
+		sums->dropped = interval->dropped;
 		return;
 	}
 	for (int quarter = 0; quarter < QUARTERS; quarter++)
 	{
 		lookups[0] += sums->lookups[quarter];
-		lookups[1] += all->lookups[quarter];
+		lookups[1] += interval->lookups[quarter];
 		real[0] += sums->real[quarter];
-		real[1] += all->real[quarter];
+		real[1] += interval->real[quarter];
 	}
 	part = real[1] > 0 ? real[0] / real[1] : 0;
-	sums->reads = all->reads * part;
-	sums->read_time = all->read_time * part;
-	sums->hits = lookups[1] > 0 ? all->hits * lookups[0] / lookups[1] : 0;
-	part = sums->samples / all->samples;
-	sums->seconds = all->seconds * part;
-	sums->dropped = all->dropped * part;
+	sums->reads = interval->reads * part;
+	sums->read_time = interval->read_time * part;
+	sums->hits = lookups[1] > 0 ? interval->hits * lookups[0] / lookups[1] : 0;
+	part = sums->samples / interval->samples;
+	sums->seconds = interval->seconds * part;
+	sums->dropped = interval->dropped * part;
 }
 
 /*
@@ -338,23 +341,11 @@ void
 LazyDropAdvisorAdd(LazyDropAdvisorSums *sums, const LazyDropAdvisorSums *more,
 				   double decay)
 {
-#define ADD(field) (sums->field = sums->field * decay + more->field)
-	for (int quarter = 0; quarter < QUARTERS; quarter++)
-	{
-		for (int policy = 0; policy < POLICIES; policy++)
-			ADD(misses[policy][quarter]);
-		ADD(real[quarter]);
-		ADD(lookups[quarter]);
-	}
-	for (int policy = 0; policy < POLICIES; policy++)
-		ADD(cold[policy]);
-	ADD(samples);
-	ADD(dropped);
-	ADD(hits);
-	ADD(reads);
-	ADD(read_time);
-	ADD(seconds);
-#undef ADD
+	double	   *sum = (double *) sums;
+	const double *one = (const double *) more;
+
+	for (Size i = 0; i < sizeof(LazyDropAdvisorSums) / sizeof(double); i++)
+		sum[i] = sum[i] * decay + one[i];
 }
 
 /*
@@ -375,14 +366,14 @@ EstimateReads(double reads, double misses, double real, double rate)
 }
 
 /*
- * Estimate the reads of pools of a size (rule A8).  The rate is that of all
- * quarters.
+ * Estimate the reads of pools of a size (rule A8), in all of the time.  The rate
+ * is that of all quarters.
  *
  * The error is that of a jackknife: how much the result differs without one of
  * the quarters.
  */
 static LazyDropAdvisorEstimate
-EstimateSize(const LazyDropAdvisorSums *sums, double rate, int policy)
+EstimateSize(const LazyDropAdvisorSums *sums, double rate, int size, int policy)
 {
 	LazyDropAdvisorEstimate result;
 	double		all = sums->hits + sums->reads;
@@ -398,13 +389,13 @@ EstimateSize(const LazyDropAdvisorSums *sums, double rate, int policy)
 
 	for (int quarter = 0; quarter < QUARTERS; quarter++)
 	{
-		misses += sums->misses[policy][quarter];
+		misses += sums->misses[size][policy][quarter];
 		real += sums->real[quarter];
 	}
 	for (int quarter = 0; quarter < QUARTERS; quarter++)
 	{
 		without[quarter] = EstimateReads(sums->reads,
-										 misses - sums->misses[policy][quarter],
+										 misses - sums->misses[size][policy][quarter],
 										 real - sums->real[quarter],
 										 rate * (QUARTERS - 1) / QUARTERS);
 		without[quarter] = Min(without[quarter], all);
@@ -416,22 +407,37 @@ EstimateSize(const LazyDropAdvisorSums *sums, double rate, int policy)
 
 	result.reads = Min(EstimateReads(sums->reads, misses, real, rate), all);
 	result.error = Max(QUANTILE * sqrt(variance), UNSEEN / rate) +
-		sums->cold[policy] / rate;
+		sums->cold[size][policy] / rate;
 	result.error = Min(result.error, all);
 	return result;
 }
 
 /*
- * Estimate the number of pages that would have been read at each size with a
- * policy.  The server has real_policy.
+ * Move the reads of a size to those of the next one, if the errors permit.
+ * What they are moved by is added to the error.
+ */
+static void
+MoveTo(LazyDropAdvisorEstimate *estimate, const LazyDropAdvisorEstimate *next)
+{
+	double		difference = fabs(estimate->reads - next->reads);
+
+	if (difference <= estimate->error + next->error)
+	{
+		estimate->reads = next->reads;
+		estimate->error += difference;
+	}
+}
+
+/*
+ * Estimate the number of pages that would be read per second at each size with
+ * a policy.  The server has real_policy.
  */
 void
-LazyDropAdvisorGetEstimates(const LazyDropAdvisorSums sums[SIZES], double rate,
-							int policy, int real_policy,
-							LazyDropAdvisorEstimate estimates[SIZES])
+LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *sums, double rate, int policy,
+						int real_policy, LazyDropAdvisorEstimate curve[SIZES])
 {
-	LazyDropAdvisorEstimate simulated = EstimateSize(&sums[REAL], rate, real_policy);
-	double		known = sums[REAL].reads;
+	LazyDropAdvisorEstimate simulated = EstimateSize(sums, rate, REAL, real_policy);
+	double		seconds = Max(sums->seconds, 1e-9);
 	double		bias;
 
 	/*
@@ -439,67 +445,33 @@ LazyDropAdvisorGetEstimates(const LazyDropAdvisorSums sums[SIZES], double rate,
 	 * of pages than the server, and that is not due to the sample, those of
 	 * other sizes may be as wrong.
 	 */
-	bias = Max(0, fabs(simulated.reads - known) - simulated.error);
+	bias = Max(0, fabs(simulated.reads - sums->reads) - simulated.error);
 	for (int i = 0; i < SIZES; i++)
 	{
-		estimates[i] = EstimateSize(&sums[i], rate, policy);
-		estimates[i].error += estimates[i].reads < known ?
-			bias * estimates[i].reads / known : bias;
+		curve[i] = EstimateSize(sums, rate, i, policy);
+		curve[i].error += curve[i].reads < sums->reads ?
+			bias * curve[i].reads / sums->reads : bias;
 	}
 	if (policy == real_policy)
 	{
-		estimates[REAL].reads = known;
-		estimates[REAL].error = 0;
+		curve[REAL].reads = sums->reads;
+		curve[REAL].error = 0;
 	}
-}
-
-/*
- * Turn the estimates into pages per second, and make them fall with size where
- * the errors allow it.  "all" has the real lookups and reads, which do not begin
- * anew as the sums for a size do: those of a size only tell the difference.
- */
-void
-LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *all,
-						const LazyDropAdvisorSums sums[SIZES],
-						const LazyDropAdvisorEstimate estimates[SIZES],
-						LazyDropAdvisorEstimate curve[SIZES])
-{
-	double		lookups = all->hits + all->reads;
-	double		seconds = Max(all->seconds, 1e-9);
-	double		now = all->reads / seconds;
-
 	for (int i = 0; i < SIZES; i++)
 	{
-		double		own_lookups = sums[i].hits + sums[i].reads;
-		double		scale;
-
-		if (own_lookups <= 0)
-		{
-			curve[i].reads = now;
-			curve[i].error = lookups / seconds;
-			continue;
-		}
-		scale = lookups / own_lookups / seconds;
-		if (estimates[i].reads < sums[i].reads)
-			curve[i].reads = now * estimates[i].reads / sums[i].reads;
-		else
-			curve[i].reads = now + (estimates[i].reads - sums[i].reads) * scale;
-
-		/* as far as other lookups were not like its own, nothing is known */
-		curve[i].error = estimates[i].error * scale +
-			fabs(now - sums[i].reads * scale) * Max(0, 1 - own_lookups / lookups);
+		curve[i].reads /= seconds;
+		curve[i].error /= seconds;
 	}
 
+	/* it falls with size, as far as the errors permit */
 	for (int i = REAL + 1; i < SIZES; i++)
 	{
-		if (curve[i].reads > curve[i - 1].reads &&
-			curve[i].reads - curve[i - 1].reads <= curve[i].error + curve[i - 1].error)
-			curve[i].reads = curve[i - 1].reads;
+		if (curve[i].reads > curve[i - 1].reads)
+			MoveTo(&curve[i], &curve[i - 1]);
 	}
 	for (int i = REAL - 1; i >= 0; i--)
 	{
-		if (curve[i].reads < curve[i + 1].reads &&
-			curve[i + 1].reads - curve[i].reads <= curve[i].error + curve[i + 1].error)
-			curve[i].reads = curve[i + 1].reads;
+		if (curve[i].reads < curve[i + 1].reads)
+			MoveTo(&curve[i], &curve[i + 1]);
 	}
 }

@@ -59,22 +59,43 @@ ReadLimit(const char *path)
  * is looked at as well.
  */
 static int64
-LowestLimit(const char *root, char *group, const char *name)
+LowestLimit(const char *root, char *group, const char *const *names)
 {
 	int64		lowest = PG_INT64_MAX;
 
 	for (;;)
 	{
-		char		path[MAXPGPATH];
 		char	   *slash;
 
-		snprintf(path, sizeof(path), "%s%s/%s", root, group, name);
-		lowest = Min(lowest, ReadLimit(path));
+		for (int i = 0; names[i] != NULL; i++)
+		{
+			char		path[MAXPGPATH];
+
+			snprintf(path, sizeof(path), "%s%s/%s", root, group, names[i]);
+			lowest = Min(lowest, ReadLimit(path));
+		}
 		slash = strrchr(group, '/');
 		if (slash == NULL)
 			return lowest;
 		*slash = '\0';
 	}
+}
+
+/*
+ * Return whether "memory" is one of the controllers in a list with commas.
+ */
+static bool
+HasMemory(char *controllers)
+{
+	char	   *state;
+
+	for (char *name = strtok_r(controllers, ",", &state); name != NULL;
+		 name = strtok_r(NULL, ",", &state))
+	{
+		if (strcmp(name, "memory") == 0)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -85,6 +106,8 @@ LowestLimit(const char *root, char *group, const char *name)
 static int64
 ControlGroupLimit(void)
 {
+	static const char *const v1[] = {"memory.limit_in_bytes", NULL};
+	static const char *const v2[] = {"memory.max", "memory.high", NULL};
 	FILE	   *file = AllocateFile("/proc/self/cgroup", "r");
 	char		line[MAXPGPATH];
 	int64		lowest = PG_INT64_MAX;
@@ -103,9 +126,9 @@ ControlGroupLimit(void)
 		*group++ = '\0';
 		group[strcspn(group, "\n")] = '\0';
 		if (controllers[0] == '\0')
-			limit = LowestLimit("/sys/fs/cgroup", group, "memory.max");
-		else if (strcmp(controllers, "memory") == 0)
-			limit = LowestLimit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
+			limit = LowestLimit("/sys/fs/cgroup", group, v2);
+		else if (HasMemory(controllers))
+			limit = LowestLimit("/sys/fs/cgroup/memory", group, v1);
 		else
 			continue;
 		lowest = Min(lowest, limit);

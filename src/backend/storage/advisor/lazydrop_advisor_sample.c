@@ -50,8 +50,11 @@ StaticAssertDecl((int) LAZYDROP_ADVISOR_SIZES == (int) LAZYDROP_ADVICE_SIZES,
 /* A3: time after which the worker no longer waits for a batch, in milliseconds */
 #define ABANDONED_MS		10000
 
-/* A2: lookups after which a batch, or a count of hits, is handed over */
-#define MAX_LOOKUPS			4096
+/* A2: lookups of sampled pages after which a batch is handed over */
+#define MAX_LOOKUPS			64
+
+/* A1: pages found without a lookup after which their number is handed over */
+#define MAX_RECENT			4096
 
 bool		lazydrop_advisor = false;
 int			lazydrop_advisor_memory = -1;
@@ -278,7 +281,9 @@ PutBatch(void)
 			position = pg_atomic_read_u64(&ctl->put.value);
 	}
 
-	LAZYDROP_INJECTION_POINT("lazydrop-advisor-claimed");
+	/* an injection point would attach to shared memory, too late at exit */
+	if (!proc_exit_inprogress)
+		LAZYDROP_INJECTION_POINT("lazydrop-advisor-claimed");
 
 	batch->nsamples = nsamples;
 	memcpy(batch->samples, samples, nsamples * sizeof(LazyDropAdvisorSample));
@@ -487,7 +492,7 @@ LazyDropAdvisorNoteRecent(BufferTag *tag)
 	LazyDropAdvisorSample *sample;
 	uint32		rel;
 
-	if (++nrecent >= MAX_LOOKUPS)
+	if (++nrecent >= MAX_RECENT)
 		AddRecentHits();
 	if (BufTableHashCode(tag) >= lazydrop_advisor_threshold)
 		return;

@@ -25,10 +25,8 @@
 typedef struct Published
 {
 	LazyDropAdvisorSums seen;
-	LazyDropAdvisorSums recently_seen;
-	LazyDropAdvisorSums total[LAZYDROP_ADVISOR_SIZES];
-	LazyDropAdvisorSums recent[LAZYDROP_ADVISOR_SIZES];
-	bool		full[LAZYDROP_ADVISOR_SIZES];
+	LazyDropAdvisorSums total;
+	LazyDropAdvisorSums recent;
 	double		filled[LAZYDROP_ADVISOR_SIZES];
 	double		elapsed;
 	bool		waiting;
@@ -48,10 +46,8 @@ GetPublished(Published *published)
 
 	SpinLockAcquire(&ctl->mutex);
 	published->seen = ctl->seen;
-	published->recently_seen = ctl->recently_seen;
-	memcpy(published->total, ctl->total, sizeof(ctl->total));
-	memcpy(published->recent, ctl->recent, sizeof(ctl->recent));
-	memcpy(published->full, ctl->full, sizeof(ctl->full));
+	published->total = ctl->total;
+	published->recent = ctl->recent;
 	memcpy(published->filled, ctl->filled, sizeof(ctl->filled));
 	published->elapsed = ctl->elapsed;
 	published->waiting = ctl->waiting;
@@ -67,29 +63,21 @@ GetPublished(Published *published)
 }
 
 /*
- * Return the reads per second for each size with a policy.
+ * Return the server's policy.
  */
-static void
-GetCurve(const Published *published, bool recent, int policy,
-		 LazyDropAdvisorEstimate *curve)
+static int
+OwnPolicy(void)
 {
-	const LazyDropAdvisorSums *sums = recent ? published->recent : published->total;
-	LazyDropAdvisorEstimate estimates[LAZYDROP_ADVISOR_SIZES];
-
-	LazyDropAdvisorGetEstimates(sums, published->rate, policy,
-								lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF,
-								estimates);
-	LazyDropAdvisorGetCurve(recent ? &published->recently_seen : &published->seen,
-							sums, estimates, curve);
+	return lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 }
 
 /*
  * Return lookups per second.
  */
 static double
-Lookups(const LazyDropAdvisorSums *all)
+Lookups(const LazyDropAdvisorSums *sums)
 {
-	return all->seconds > 0 ? (all->hits + all->reads) / all->seconds : 0;
+	return sums->seconds > 0 ? (sums->hits + sums->reads) / sums->seconds : 0;
 }
 
 /*
@@ -110,8 +98,9 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 	Published	published;
 	LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_SIZES];
 	LazyDropAdvisorEstimate recent[LAZYDROP_ADVISOR_SIZES];
-	int			own = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
-	double		read_time;
+	int			own = OwnPolicy();
+	double		seconds;
+	double		read_time = 0;
 
 	memset(stats, 0, sizeof(LazyDropAdviceStats));
 	GetPublished(&published);
@@ -129,25 +118,25 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 	stats->seen_until = published.seen_until;
 
 	for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
-		GetCurve(&published, false, policy, curve[policy]);
-	GetCurve(&published, true, own, recent);
-	read_time = stats->reads > 0 ? published.seen.read_time / stats->reads : 0;
+		LazyDropAdvisorGetCurve(&published.total, published.rate, policy, own,
+								curve[policy]);
+	LazyDropAdvisorGetCurve(&published.recent, published.rate, own, own, recent);
+	seconds = published.total.seconds;
+	if (published.total.reads > 0)
+		read_time = published.total.read_time / published.total.reads;
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
 		LazyDropAdvice *size = &stats->sizes[i];
-		const LazyDropAdvisorSums *sums = &published.total[i];
 
 		size->factor = LazyDropAdvisorFactors[i];
 		size->buffers = (int64) (NBuffers * size->factor + 0.5);
 		size->reads_per_second = curve[own][i].reads;
-		size->hit_ratio = HitRatio(Lookups(&published.seen), size->reads_per_second);
-		size->reads = size->reads_per_second * stats->seconds;
+		size->hit_ratio = HitRatio(Lookups(&published.total), size->reads_per_second);
+		size->reads = size->reads_per_second * seconds;
 		size->read_time_ms = size->reads * read_time;
 		size->time_saved_ms = (curve[own][LAZYDROP_ADVISOR_REAL].reads -
-							   size->reads_per_second) * stats->seconds * read_time;
-		if (sums->seconds > 0)
-			size->cold_reads = sums->cold[own] / published.rate *
-				stats->seconds / sums->seconds;
+							   size->reads_per_second) * seconds * read_time;
+		size->cold_reads = published.total.cold[i][own] / published.rate;
 		size->filled = published.filled[i];
 		for (int policy = 0; policy < LAZYDROP_ADVISOR_POLICIES; policy++)
 		{
@@ -155,7 +144,7 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 			size->policy_error[policy] = curve[policy][i].error;
 		}
 		size->recent_reads_per_second = recent[i].reads;
-		size->recent_hit_ratio = HitRatio(Lookups(&published.recently_seen), recent[i].reads);
+		size->recent_hit_ratio = HitRatio(Lookups(&published.recent), recent[i].reads);
 	}
 }
 
@@ -173,21 +162,17 @@ GetVerdict(const Published *published, bool recent, bool two_classes, int64 memo
 		[LAZYDROP_ADVISOR_REDUCIBLE] = "reducible",
 		[LAZYDROP_ADVISOR_BEYOND] = "beyond",
 	};
-	const LazyDropAdvisorSums *sums = recent ? published->recent : published->total;
-	const LazyDropAdvisorSums *all = recent ? &published->recently_seen : &published->seen;
+	const LazyDropAdvisorSums *sums = recent ? &published->recent : &published->total;
 	LazyDropAdvisorEvidence evidence;
 	LazyDropAdvisorDecision decision;
 
-	GetCurve(published, recent, two_classes, evidence.curve);
-	evidence.lookups = Lookups(all);
+	LazyDropAdvisorGetCurve(sums, published->rate, two_classes, OwnPolicy(), evidence.curve);
+	evidence.lookups = Lookups(sums);
 	evidence.rate = published->rate;
-	evidence.samples = all->samples;
-	evidence.dropped = all->dropped;
-	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
-	{
-		evidence.seconds[i] = sums[i].seconds;
-		evidence.filled[i] = published->full[i] ? 1 : published->filled[i];
-	}
+	evidence.samples = sums->samples;
+	evidence.dropped = sums->dropped;
+	evidence.seconds = sums->seconds;
+	memcpy(evidence.filled, published->filled, sizeof(evidence.filled));
 	evidence.elapsed = published->elapsed;
 	evidence.buffers = NBuffers;
 	evidence.memory = (double) memory / BLCKSZ;
@@ -198,18 +183,18 @@ GetVerdict(const Published *published, bool recent, bool two_classes, int64 memo
 	result->two_classes = two_classes;
 	result->verdict = verdicts[decision.verdict];
 	result->wait = decision.wait;
-	if (!lazydrop_advisor && all->samples == 0)
-		result->verdict = "off";
-	else if (lazydrop_advisor && published->worker_pid == 0)
-		result->verdict = "no worker";
-	else if (lazydrop_advisor && published->waiting)
-		result->verdict = "waiting";
-	if (result->verdict != verdicts[decision.verdict])
+	if (decision.verdict == LAZYDROP_ADVISOR_UNKNOWN)
 	{
-		decision.verdict = LAZYDROP_ADVISOR_UNKNOWN;
-		result->wait = -1;
+		if (!lazydrop_advisor && sums->samples == 0)
+			result->verdict = "off";
+		else if (lazydrop_advisor && published->worker_pid == 0)
+			result->verdict = "no worker";
+		else if (lazydrop_advisor && published->waiting)
+			result->verdict = "waiting";
+		if (result->verdict != verdicts[decision.verdict])
+			result->wait = -1;
 	}
-	result->reads_now = all->seconds > 0 ? all->reads / all->seconds : 0;
+	result->reads_now = sums->seconds > 0 ? sums->reads / sums->seconds : 0;
 	result->hit_ratio_now = HitRatio(evidence.lookups, result->reads_now);
 	if (decision.verdict != LAZYDROP_ADVISOR_UNKNOWN)
 	{
@@ -218,9 +203,9 @@ GetVerdict(const Published *published, bool recent, bool two_classes, int64 memo
 		result->error = evidence.curve[decision.size].error;
 		result->hit_ratio_then = HitRatio(evidence.lookups, result->reads_then);
 	}
-	if (all->reads > 0)
-		result->read_time_ms = all->read_time / all->reads;
-	result->seconds = all->seconds;
+	if (sums->reads > 0)
+		result->read_time_ms = sums->read_time / sums->reads;
+	result->seconds = sums->seconds;
 	result->until = published->seen_until;
 }
 
@@ -252,9 +237,8 @@ LazyDropAdvisorReset(void)
 
 	SpinLockAcquire(&ctl->mutex);
 	memset(&ctl->seen, 0, sizeof(ctl->seen));
-	memset(&ctl->recently_seen, 0, sizeof(ctl->recently_seen));
-	memset(ctl->total, 0, sizeof(ctl->total));
-	memset(ctl->recent, 0, sizeof(ctl->recent));
+	memset(&ctl->total, 0, sizeof(ctl->total));
+	memset(&ctl->recent, 0, sizeof(ctl->recent));
 	ctl->dropped_before = dropped;
 	ctl->stats_reset = now;
 	SpinLockRelease(&ctl->mutex);

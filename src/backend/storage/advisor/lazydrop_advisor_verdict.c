@@ -54,31 +54,6 @@
 #define UNCERTAIN			4.0
 
 /*
- * Return the number of pages that a pool of some size reads per second: on a
- * line between the sizes next to it, or that of the smallest or the largest.
- */
-double
-LazyDropAdvisorReadsAt(const LazyDropAdvisorEvidence *evidence, double buffers)
-{
-	double		factor = buffers / evidence->buffers;
-	const LazyDropAdvisorEstimate *curve = evidence->curve;
-
-	for (int i = 0; i < SIZES; i++)
-	{
-		double		part;
-
-		if (factor > LazyDropAdvisorFactors[i])
-			continue;
-		if (i == 0)
-			return curve[0].reads;
-		part = (factor - LazyDropAdvisorFactors[i - 1]) /
-			(LazyDropAdvisorFactors[i] - LazyDropAdvisorFactors[i - 1]);
-		return curve[i - 1].reads + part * (curve[i].reads - curve[i - 1].reads);
-	}
-	return curve[SIZES - 1].reads;
-}
-
-/*
  * Return the largest number of reads that is as good as this one.
  */
 static double
@@ -107,31 +82,59 @@ AtLeast(const LazyDropAdvisorEvidence *evidence, int i)
 }
 
 /*
- * Return the reads that may be left to the disk, per second.  The file-system
- * cache has the memory that shared_buffers does not take.  At worst, the
- * smaller of the two has nothing that the larger does not have.
+ * Return the number of pages that a pool of some size reads per second: on a
+ * line between the sizes next to it, or that of the smallest or the largest.
+ * sign is that of the error, or 0.
  */
 static double
-DiskReads(const LazyDropAdvisorEvidence *evidence, double buffers)
+ReadsAt(const LazyDropAdvisorEvidence *evidence, double buffers, int sign)
 {
-	return LazyDropAdvisorReadsAt(evidence, Max(buffers, evidence->memory - buffers));
+	double		factor = buffers / evidence->buffers;
+	double		reads = 0;
+
+	for (int i = 0; i < SIZES; i++)
+	{
+		const LazyDropAdvisorEstimate *size = &evidence->curve[i];
+		double		at_size = Max(0, size->reads + sign * size->error);
+
+		if (i > 0 && factor <= LazyDropAdvisorFactors[i])
+		{
+			double		part = (factor - LazyDropAdvisorFactors[i - 1]) /
+				(LazyDropAdvisorFactors[i] - LazyDropAdvisorFactors[i - 1]);
+
+			return reads + Max(0, part) * (at_size - reads);
+		}
+		reads = at_size;
+	}
+	return reads;
 }
 
 /*
- * Return whether a size is to be considered: it is not larger than the present
- * one, or it fits into memory, and the disk would not have more to do.
+ * Return whether a size fits: it is not larger than the present one, or it fits
+ * into memory, and the disk would not have more to do.  The file-system cache
+ * has the memory that shared_buffers does not take.  At worst, the smaller of
+ * the two has nothing that the larger does not have.
+ *
+ * Errors count against it if it must be certain, and for it otherwise.
  */
 static bool
-Fits(const LazyDropAdvisorEvidence *evidence, int i)
+Fits(const LazyDropAdvisorEvidence *evidence, int i, bool certain)
 {
 	double		buffers = evidence->buffers * LazyDropAdvisorFactors[i];
+	double		largest = evidence->buffers * LazyDropAdvisorFactors[SIZES - 1];
+	double		now;
+	double		then;
 
 	if (i <= REAL)
 		return true;
 	if (buffers > evidence->memory * MEMORY_SHARE)
 		return false;
-	return DiskReads(evidence, buffers) <=
-		AsGoodAs(evidence, DiskReads(evidence, evidence->buffers));
+	now = Min(largest, Max(evidence->buffers, evidence->memory - evidence->buffers));
+	then = Min(largest, Max(buffers, evidence->memory - buffers));
+	if (then >= now)
+		return true;
+	return ReadsAt(evidence, then, certain ? 1 : -1) <=
+		AsGoodAs(evidence, ReadsAt(evidence, now, certain ? -1 : 1));
 }
 
 /*
@@ -142,7 +145,7 @@ static double
 TimeUntilKnown(const LazyDropAdvisorEvidence *evidence, int i, double limit)
 {
 	double		filled = evidence->filled[i];
-	double		seconds = Max(evidence->seconds[i], 1);
+	double		seconds = Max(evidence->seconds, 1);
 	double		ratio = evidence->curve[i].error / limit;
 	double		of_time;
 
@@ -178,34 +181,42 @@ LazyDropAdvisorDecide(const LazyDropAdvisorEvidence *evidence)
 	if (evidence->samples < ENOUGH_SAMPLES)
 	{
 		if (evidence->samples > 0)
-			result.wait = UNCERTAIN * evidence->elapsed * ENOUGH_SAMPLES / evidence->samples;
+			result.wait = UNCERTAIN * evidence->seconds * ENOUGH_SAMPLES / evidence->samples;
 		return result;
 	}
 
 	for (int i = 0; i < SIZES; i++)
 	{
-		if (Fits(evidence, i))
+		if (Fits(evidence, i, true))
 			best = Min(best, AtMost(evidence, i));
 	}
 	for (int i = SIZES - 1; i >= 0; i--)
 	{
-		if (Fits(evidence, i) && AtMost(evidence, i) <= AsGoodAs(evidence, best))
+		if (Fits(evidence, i, true) && AtMost(evidence, i) <= AsGoodAs(evidence, best))
 			result.size = i;
 	}
 
-	/* Might a larger one be much better? */
+	/*
+	 * Might a larger one be better?  Or, if it is larger than the present
+	 * one, might that be as good as the best?  (It has an error if it is
+	 * about the policy that the server does not have.)
+	 */
 	most = AtMost(evidence, result.size);
 	result.wait = 0;
-	for (int i = result.size + 1; i < SIZES; i++)
+	for (int i = Min(result.size, REAL); i < SIZES; i++)
 	{
-		double		limit = AsGoodAs(evidence, now) - now;
+		double		least = AtLeast(evidence, i);
 		double		wait;
 
-		if (!Fits(evidence, i) ||
-			most <= AsGoodAs(evidence, AtLeast(evidence, i)))
+		if (i > result.size)
+		{
+			if (!Fits(evidence, i, false) || most <= AsGoodAs(evidence, least))
+				continue;
+		}
+		else if (i == result.size || i > REAL || least > AsGoodAs(evidence, best))
 			continue;
 		known = false;
-		wait = TimeUntilKnown(evidence, i, limit);
+		wait = TimeUntilKnown(evidence, i, AsGoodAs(evidence, now) - now);
 		result.wait = wait < 0 || result.wait < 0 ? -1 : Max(wait, result.wait);
 	}
 	if (!known)

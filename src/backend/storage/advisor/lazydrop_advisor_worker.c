@@ -74,10 +74,11 @@ typedef struct IOTotals
 } IOTotals;
 
 static LazyDropAdvisorPools *pools;
-static LazyDropAdvisorSums all_unpublished;
-static LazyDropAdvisorSums unpublished[LAZYDROP_ADVISOR_SIZES];
-static LazyDropAdvisorSums total_of_epoch[LAZYDROP_ADVISOR_SIZES];
-static LazyDropAdvisorSums recent_of_epoch[LAZYDROP_ADVISOR_SIZES];
+static LazyDropAdvisorSums interval;	/* since they were last published */
+static LazyDropAdvisorSums unpublished; /* the same, or since they began anew */
+static LazyDropAdvisorSums total_of_epoch;
+static LazyDropAdvisorSums recent_of_epoch;
+static TimestampTz reset_seen;
 static IOTotals io_before;
 static IOTotals early;			/* what had no samples; hits: all lookups */
 static uint64 recent_hits_before;
@@ -195,10 +196,14 @@ ProcessAdvisorInterrupts(void)
 		proc_exit(1);
 	if (ConfigReloadPending)
 	{
+		int			policy = lazydrop_scan_resistance;
+
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 		if (!lazydrop_advisor)
 			proc_exit(0);
+		if (lazydrop_scan_resistance != policy)
+			LazyDropAdvisorReset();
 		SetModel();
 	}
 }
@@ -219,7 +224,7 @@ TakeSamples(void)
 	{
 		for (int i = 0; i < batch->nsamples; i++)
 			LazyDropAdvisorFeed(pools, &batch->samples[i],
-								&all_unpublished, unpublished);
+								&interval, &unpublished);
 		LazyDropAdvisorBatchTaken(batch);
 		n++;
 		ProcessAdvisorInterrupts();
@@ -265,59 +270,57 @@ ReadIO(IOTotals *totals)
 static bool
 StatisticsLag(void)
 {
-	const LazyDropAdvisorSums *sums = &all_unpublished;
-	double		lookups = sums->lookups[0];
-	double		misses = sums->real[0];
-	double		all = sums->hits + sums->reads;
+	double		rate = pools->model[0].rate;
+	double		lookups = interval.lookups[0];
+	double		misses = interval.real[0];
+	double		all = interval.hits + interval.reads;
 	bool		lag;
 
 	for (int quarter = 1; quarter < LAZYDROP_ADVISOR_QUARTERS; quarter++)
 	{
-		lookups = Min(lookups, sums->lookups[quarter]);
-		misses = Min(misses, sums->real[quarter]);
+		lookups = Min(lookups, interval.lookups[quarter]);
+		misses = Min(misses, interval.real[quarter]);
 	}
 	lag = (lookups >= LAG_SAMPLES &&
-		   lookups / pools->model[0].rate > LAG_FACTOR * (all + early.hits)) ||
+		   lookups / rate > LAG_FACTOR * (all + early.hits)) ||
 		(misses >= LAG_SAMPLES &&
-		 misses / pools->model[0].rate > LAG_FACTOR * (sums->reads + early.reads));
+		 misses / rate > LAG_FACTOR * (interval.reads + early.reads));
 	if (!lag)
 	{
-		early.hits = Max(0, all - lookups / pools->model[0].rate);
-		early.reads = Max(0, sums->reads - misses / pools->model[0].rate);
+		early.hits = Max(0, all - lookups / rate);
+		early.reads = Max(0, interval.reads - misses / rate);
 	}
 	return lag;
 }
 
 /*
- * Add the sums for a size to the published ones, or begin anew (rule A9).  The
- * caller holds the spinlock.
+ * Add the sums to the published ones, or begin anew (rule A9).  The caller holds
+ * the spinlock.
  */
 static void
-PublishSize(int i, bool full, bool new_epoch, double decay)
+PublishSums(bool new_epoch, double decay)
 {
 	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
 
-	if (!full && ctl->full[i])
-		return;					/* a worker that began later than the sums */
-	if (full && !ctl->full[i])
+	LazyDropAdvisorAdd(&ctl->seen, &interval, 1);
+	if (pools->anew)
 	{
-		memset(&ctl->total[i], 0, sizeof(LazyDropAdvisorSums));
-		memset(&ctl->recent[i], 0, sizeof(LazyDropAdvisorSums));
-		ctl->full[i] = true;
+		memset(&ctl->total, 0, sizeof(LazyDropAdvisorSums));
+		memset(&ctl->recent, 0, sizeof(LazyDropAdvisorSums));
+		memset(&total_of_epoch, 0, sizeof(LazyDropAdvisorSums));
+		memset(&recent_of_epoch, 0, sizeof(LazyDropAdvisorSums));
 	}
-	LazyDropAdvisorAdd(&ctl->total[i], &unpublished[i], 1);
-	LazyDropAdvisorAdd(&ctl->recent[i], &unpublished[i], decay);
-	if (full)
-		return;
-	LazyDropAdvisorAdd(&total_of_epoch[i], &unpublished[i], 1);
-	LazyDropAdvisorAdd(&recent_of_epoch[i], &unpublished[i], decay);
+	LazyDropAdvisorAdd(&ctl->total, &unpublished, 1);
+	LazyDropAdvisorAdd(&ctl->recent, &unpublished, decay);
+	LazyDropAdvisorAdd(&total_of_epoch, &unpublished, 1);
+	LazyDropAdvisorAdd(&recent_of_epoch, &unpublished, decay);
 	if (new_epoch)
 	{
 		/* forget what was before this epoch */
-		ctl->total[i] = total_of_epoch[i];
-		ctl->recent[i] = recent_of_epoch[i];
-		memset(&total_of_epoch[i], 0, sizeof(LazyDropAdvisorSums));
-		memset(&recent_of_epoch[i], 0, sizeof(LazyDropAdvisorSums));
+		ctl->total = total_of_epoch;
+		ctl->recent = recent_of_epoch;
+		memset(&total_of_epoch, 0, sizeof(LazyDropAdvisorSums));
+		memset(&recent_of_epoch, 0, sizeof(LazyDropAdvisorSums));
 	}
 }
 
@@ -325,8 +328,8 @@ PublishSize(int i, bool full, bool new_epoch, double decay)
  * Publish the sums since the last call, with the values of pg_stat_io; or keep
  * them until pg_stat_io has what the samples stand for.
  *
- * If pg_stat_io has been reset, or the startup process has restored its values
- * from before the restart, skip the interval.  During a reset, the time of the
+ * Skip the interval if pg_stat_io has been reset, or the startup process has
+ * restored its values from before the restart.  During a reset, the time of the
  * reset and the numbers may not be of the same reset.
  */
 static void
@@ -339,7 +342,8 @@ Publish(int64 now)
 	TimestampTz until = GetCurrentTimestamp();
 	bool		valid;
 	bool		waiting = false;
-	bool		new_epoch = now >= epoch_end;
+	bool		all_full = true;
+	bool		new_epoch;
 	double		filled[LAZYDROP_ADVISOR_SIZES];
 	double		seconds = (now - published_at) / (1000.0 * NS_PER_MS);
 	double		decay = exp(-seconds / lazydrop_advisor_decay);
@@ -349,39 +353,48 @@ Publish(int64 now)
 	ReadIO(&io);
 	valid = io.reset == io_before.reset && io.hits >= io_before.hits &&
 		io.reads >= io_before.reads && io.read_time >= io_before.read_time;
-	all_unpublished.hits = io.hits - io_before.hits + (recent_hits - recent_hits_before);
-	all_unpublished.reads = io.reads - io_before.reads;
-	all_unpublished.read_time = io.read_time - io_before.read_time;
-	all_unpublished.seconds = seconds;
-	all_unpublished.dropped = dropped - dropped_before;
+	interval.hits = io.hits - io_before.hits + (recent_hits - recent_hits_before);
+	interval.reads = io.reads - io_before.reads;
+	interval.read_time = io.read_time - io_before.read_time;
+	interval.seconds = seconds;
+	interval.dropped = dropped - dropped_before;
 	if (valid)
 		waiting = StatisticsLag();
+	LazyDropAdvisorAddIO(&unpublished, &interval);
 	for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
 	{
-		LazyDropAdvisorAddIO(&unpublished[i], &all_unpublished);
 		filled[i] = LazyDropAdvisorFilled(pools, i);
+		all_full = all_full && pools->full[i];
 	}
+	new_epoch = now >= epoch_end && !all_full;
 
 	SpinLockAcquire(&ctl->mutex);
+	if (ctl->stats_reset != reset_seen)
+	{
+		/* forget what was before; of this interval, only if it may be long */
+		reset_seen = ctl->stats_reset;
+		memset(&total_of_epoch, 0, sizeof(LazyDropAdvisorSums));
+		memset(&recent_of_epoch, 0, sizeof(LazyDropAdvisorSums));
+		if (ctl->waiting)
+			valid = waiting = false;
+	}
 	ctl->elapsed = (now - began) / (1000.0 * NS_PER_MS);
 	ctl->waiting = waiting;
 	memcpy(ctl->filled, filled, sizeof(filled));
 	if (valid && !waiting)
 	{
-		LazyDropAdvisorAdd(&ctl->seen, &all_unpublished, 1);
-		LazyDropAdvisorAdd(&ctl->recently_seen, &all_unpublished, decay);
+		PublishSums(new_epoch, decay);
 		ctl->seen_until = until;
-		for (int i = 0; i < LAZYDROP_ADVISOR_SIZES; i++)
-			PublishSize(i, pools->full[i], new_epoch, decay);
 	}
 	SpinLockRelease(&ctl->mutex);
 
 	if (waiting)
 		return;
-	if (new_epoch)
+	if (now >= epoch_end)
 		epoch_end += now - began;
-	memset(&all_unpublished, 0, sizeof(all_unpublished));
-	memset(unpublished, 0, sizeof(unpublished));
+	pools->anew = false;
+	memset(&interval, 0, sizeof(interval));
+	memset(&unpublished, 0, sizeof(unpublished));
 	io_before = io;
 	recent_hits_before = recent_hits;
 	dropped_before = dropped;
@@ -389,7 +402,8 @@ Publish(int64 now)
 }
 
 /*
- * Create the pools, and discard the batches in the queue, which are old.
+ * Create the pools, which are empty, so that the results begin anew, too.
+ * Discard the batches in the queue, which are old.
  */
 static void
 BeginSimulation(void)
@@ -408,6 +422,8 @@ BeginSimulation(void)
 	recent_hits_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
 	dropped_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->dropped);
 	ReadIO(&io_before);
+	LazyDropAdvisorReset();
+	reset_seen = LazyDropAdvisorCtl->stats_reset;
 	began = io_read_at = published_at = LazyDropNow();
 	epoch_end = began + FIRST_EPOCH_MS * NS_PER_MS;
 }

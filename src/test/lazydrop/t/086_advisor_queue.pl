@@ -24,6 +24,7 @@ my $point = 'lazydrop-advisor-claimed';
 my $node = start_quiet_node(
 	'node',
 	'shared_buffers' => '4MB',
+	'lazydrop.advisor_memory' => '1MB',
 	'lazydrop.advisor' => 'on');
 my $pages = 1000;
 $node->safe_psql(

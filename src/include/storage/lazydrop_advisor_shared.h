@@ -62,6 +62,7 @@ typedef struct LazyDropAdvisorShared
 	LazyDropAdvisorSums total;	/* since they began anew: see README, A9 */
 	LazyDropAdvisorSums recent; /* the same, decaying */
 	double		filled[LAZYDROP_ADVISOR_SIZES]; /* part of the pools */
+	bool		two_classes;	/* the server's policy, since they began */
 	double		elapsed;		/* since the worker's start, in seconds */
 	bool		waiting;		/* for pg_stat_io */
 	uint64		dropped_before; /* dropped at the last reset */

@@ -206,20 +206,20 @@ CountSample(const LazyDropAdvisorSample *sample, int quarter, LazyDropAdvisorSum
 }
 
 /*
- * A pool of a size has become full.  If it is the last one of that size, all
- * sums begin anew (rule A9).
+ * A pool of a size has become full.  Return whether it is the last one of that
+ * size; then, all sums begin anew (rule A9).
  */
-static void
-NoteFull(LazyDropAdvisorPools *pools, int size, LazyDropAdvisorSums *sums)
+static bool
+NoteFull(LazyDropAdvisorPools *pools, int size)
 {
 	for (int j = 0; j < POLICIES * QUARTERS; j++)
 	{
 		if (!pools->pool[size][j / QUARTERS][j % QUARTERS].filled)
-			return;
+			return false;
 	}
 	pools->full[size] = true;
 	pools->anew = true;
-	memset(sums, 0, sizeof(LazyDropAdvisorSums));
+	return true;
 }
 
 /*
@@ -233,6 +233,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 	int			quarter = LazyDropAdvisorQuarter(sample->rel, sample->block);
 	bool		missed = (sample->access & LAZYDROP_ADVISOR_MISSED) != 0;
 	bool		reads = false;
+	bool		anew = false;
 	LazyDropAdvisorSample with_size = *sample;
 
 	CountSample(sample, quarter, interval);
@@ -284,7 +285,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 
 			outcome = LazyDropAdvisorPoolLookup(pool, &with_size);
 			if (pool->filled && !filled)
-				NoteFull(pools, i, sums);
+				anew = NoteFull(pools, i) || anew;
 			if (outcome == LAZYDROP_ADVISOR_HIT || !reads)
 				continue;
 			if (outcome == LAZYDROP_ADVISOR_COLD)
@@ -295,6 +296,8 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 				sums->misses[i][policy][quarter]++;
 		}
 	}
+	if (anew)
+		memset(sums, 0, sizeof(LazyDropAdvisorSums));
 }
 
 /*
@@ -413,6 +416,32 @@ EstimateSize(const LazyDropAdvisorSums *sums, double rate, int size, int policy)
 }
 
 /*
+ * Return by how many reads the server's, from pg_stat_io, differ from those that
+ * the samples stand for, beyond the error of the sample.  Reads may be counted
+ * late, when a transaction ends, and their samples may be of another time.
+ */
+static double
+Disagreement(const LazyDropAdvisorSums *sums, double rate)
+{
+	double		real = 0;
+	double		variance = 0;
+	double		error;
+
+	if (sums->samples > 0)
+		rate *= sums->samples / (sums->samples + sums->dropped);
+	for (int quarter = 0; quarter < QUARTERS; quarter++)
+		real += sums->real[quarter];
+	for (int quarter = 0; quarter < QUARTERS; quarter++)
+	{
+		double		difference = sums->real[quarter] - real / QUARTERS;
+
+		variance += difference * difference * QUARTERS / (QUARTERS - 1);
+	}
+	error = Max(QUANTILE * sqrt(variance), UNSEEN);
+	return Max(0, fabs(sums->reads - real / rate) - error / rate);
+}
+
+/*
  * Move the reads of a size to those of the next one, if the errors permit.
  * What they are moved by is added to the error.
  */
@@ -438,6 +467,7 @@ LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *sums, double rate, int policy
 {
 	LazyDropAdvisorEstimate simulated = EstimateSize(sums, rate, REAL, real_policy);
 	double		seconds = Max(sums->seconds, 1e-9);
+	double		disagreement = Disagreement(sums, rate);
 	double		bias;
 
 	/*
@@ -449,8 +479,8 @@ LazyDropAdvisorGetCurve(const LazyDropAdvisorSums *sums, double rate, int policy
 	for (int i = 0; i < SIZES; i++)
 	{
 		curve[i] = EstimateSize(sums, rate, i, policy);
-		curve[i].error += curve[i].reads < sums->reads ?
-			bias * curve[i].reads / sums->reads : bias;
+		curve[i].error += disagreement + (curve[i].reads < simulated.reads ?
+										  bias * curve[i].reads / simulated.reads : bias);
 	}
 	if (policy == real_policy)
 	{

@@ -28,6 +28,7 @@ typedef struct Published
 	LazyDropAdvisorSums total;
 	LazyDropAdvisorSums recent;
 	double		filled[LAZYDROP_ADVISOR_SIZES];
+	bool		two_classes;	/* the server's policy */
 	double		elapsed;
 	bool		waiting;
 	int64		dropped;
@@ -49,6 +50,7 @@ GetPublished(Published *published)
 	published->total = ctl->total;
 	published->recent = ctl->recent;
 	memcpy(published->filled, ctl->filled, sizeof(ctl->filled));
+	published->two_classes = ctl->two_classes;
 	published->elapsed = ctl->elapsed;
 	published->waiting = ctl->waiting;
 	published->dropped = dropped - Min(dropped, ctl->dropped_before);
@@ -60,15 +62,6 @@ GetPublished(Published *published)
 	published->worker_pid = worker == (uint32) INVALID_PROC_NUMBER ? 0 :
 		GetPGProcByNumber((ProcNumber) worker)->pid;
 	published->rate = (double) ctl->frames * LAZYDROP_ADVISOR_QUARTERS / NBuffers;
-}
-
-/*
- * Return the server's policy.
- */
-static int
-OwnPolicy(void)
-{
-	return lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 }
 
 /*
@@ -98,14 +91,15 @@ LazyDropAdvisorGetStats(LazyDropAdviceStats *stats)
 	Published	published;
 	LazyDropAdvisorEstimate curve[LAZYDROP_ADVISOR_POLICIES][LAZYDROP_ADVISOR_SIZES];
 	LazyDropAdvisorEstimate recent[LAZYDROP_ADVISOR_SIZES];
-	int			own = OwnPolicy();
+	int			own;
 	double		seconds;
 	double		read_time = 0;
 
 	memset(stats, 0, sizeof(LazyDropAdviceStats));
 	GetPublished(&published);
+	own = published.two_classes;
 	stats->enabled = lazydrop_advisor;
-	stats->two_classes = own;
+	stats->two_classes = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
 	stats->worker_pid = published.worker_pid;
 	stats->frames = LazyDropAdvisorCtl->frames * LAZYDROP_ADVISOR_QUARTERS;
 	stats->rate = published.rate;
@@ -166,7 +160,8 @@ GetVerdict(const Published *published, bool recent, bool two_classes, int64 memo
 	LazyDropAdvisorEvidence evidence;
 	LazyDropAdvisorDecision decision;
 
-	LazyDropAdvisorGetCurve(sums, published->rate, two_classes, OwnPolicy(), evidence.curve);
+	LazyDropAdvisorGetCurve(sums, published->rate, two_classes, published->two_classes,
+							evidence.curve);
 	evidence.lookups = Lookups(sums);
 	evidence.rate = published->rate;
 	evidence.samples = sums->samples;
@@ -241,6 +236,7 @@ LazyDropAdvisorReset(void)
 	memset(&ctl->recent, 0, sizeof(ctl->recent));
 	ctl->dropped_before = dropped;
 	ctl->stats_reset = now;
+	ctl->seen_until = 0;
 	SpinLockRelease(&ctl->mutex);
 }
 

@@ -79,6 +79,7 @@ static LazyDropAdvisorSums unpublished; /* the same, or since they began anew */
 static LazyDropAdvisorSums total_of_epoch;
 static LazyDropAdvisorSums recent_of_epoch;
 static TimestampTz reset_seen;
+static bool discard;			/* the interval */
 static IOTotals io_before;
 static IOTotals early;			/* what had no samples; hits: all lookups */
 static uint64 recent_hits_before;
@@ -189,6 +190,23 @@ SetModel(void)
 	}
 }
 
+/*
+ * Reset the results, because the pools are new or the server's policy is, and
+ * discard what has not been published.
+ */
+static void
+BeginAnew(void)
+{
+	LazyDropAdvisorShared *ctl = LazyDropAdvisorCtl;
+
+	LazyDropAdvisorReset();
+	SpinLockAcquire(&ctl->mutex);
+	ctl->two_classes = lazydrop_scan_resistance != LAZYDROP_SCAN_RESISTANCE_OFF;
+	ctl->waiting = false;
+	SpinLockRelease(&ctl->mutex);
+	discard = true;
+}
+
 static void
 ProcessAdvisorInterrupts(void)
 {
@@ -200,10 +218,10 @@ ProcessAdvisorInterrupts(void)
 
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		if (lazydrop_scan_resistance != policy)
+			BeginAnew();
 		if (!lazydrop_advisor)
 			proc_exit(0);
-		if (lazydrop_scan_resistance != policy)
-			LazyDropAdvisorReset();
 		SetModel();
 	}
 }
@@ -328,9 +346,10 @@ PublishSums(bool new_epoch, double decay)
  * Publish the sums since the last call, with the values of pg_stat_io; or keep
  * them until pg_stat_io has what the samples stand for.
  *
- * Skip the interval if pg_stat_io has been reset, or the startup process has
- * restored its values from before the restart.  During a reset, the time of the
- * reset and the numbers may not be of the same reset.
+ * Skip the interval if the policy has changed, if pg_stat_io has been reset, or
+ * if the startup process has restored its values from before the restart.
+ * During a reset, the time of the reset and the numbers may not be of the same
+ * reset.
  */
 static void
 Publish(int64 now)
@@ -376,8 +395,10 @@ Publish(int64 now)
 		memset(&total_of_epoch, 0, sizeof(LazyDropAdvisorSums));
 		memset(&recent_of_epoch, 0, sizeof(LazyDropAdvisorSums));
 		if (ctl->waiting)
-			valid = waiting = false;
+			discard = true;
 	}
+	if (discard || !valid)
+		valid = waiting = false;
 	ctl->elapsed = (now - began) / (1000.0 * NS_PER_MS);
 	ctl->waiting = waiting;
 	memcpy(ctl->filled, filled, sizeof(filled));
@@ -390,9 +411,13 @@ Publish(int64 now)
 
 	if (waiting)
 		return;
-	if (now >= epoch_end)
-		epoch_end += now - began;
-	pools->anew = false;
+	if (valid)
+	{
+		if (now >= epoch_end)
+			epoch_end += now - began;
+		pools->anew = false;
+	}
+	discard = false;
 	memset(&interval, 0, sizeof(interval));
 	memset(&unpublished, 0, sizeof(unpublished));
 	io_before = io;
@@ -422,8 +447,8 @@ BeginSimulation(void)
 	recent_hits_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->recent_hits);
 	dropped_before = pg_atomic_read_u64(&LazyDropAdvisorCtl->dropped);
 	ReadIO(&io_before);
-	LazyDropAdvisorReset();
-	reset_seen = LazyDropAdvisorCtl->stats_reset;
+	BeginAnew();
+	discard = false;
 	began = io_read_at = published_at = LazyDropNow();
 	epoch_end = began + FIRST_EPOCH_MS * NS_PER_MS;
 }

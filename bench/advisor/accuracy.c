@@ -21,11 +21,7 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "storage/lazydrop_advisor_internal.h"
+#include "random.h"
 
 #define SAMPLES		3
 #define LENGTH		24			/* of a trace, in times the buffers */
@@ -62,81 +58,33 @@ static const char *const trace_name[] = {
 	"Zipf 0.8, 4 times, and a root",
 };
 
-/* A distribution: sums of probabilities, by rank, and the page of each rank. */
-static double *zipf_sum;
+/* the page of each rank of Zipf's distribution */
 static uint32 *zipf_page;
-static uint32 zipf_pages;
-
-static uint64 state;
-
-static uint64
-Random(void)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return state;
-}
 
 static uint32
 Uniform(double pages)
 {
-	return Random() % (uint32) pages;
+	return RandomBits() % (uint32) pages;
 }
 
-static void *
-Allocate(Size size)
-{
-	void	   *memory = malloc(size);
-
-	if (memory == NULL)
-	{
-		fprintf(stderr, "out of memory\n");
-		exit(1);
-	}
-	return memory;
-}
-
+/*
+ * Make Zipf's distribution, of which the pages have no order.
+ */
 static void
-MakeZipf(uint32 pages, double exponent)
+MakeZipfPages(uint32 pages, double exponent)
 {
-	double		sum = 0;
-
-	zipf_pages = pages;
-	zipf_sum = Allocate(pages * sizeof(double));
+	MakeZipf(pages, exponent);
 	zipf_page = Allocate(pages * sizeof(uint32));
 	for (uint32 i = 0; i < pages; i++)
-	{
-		zipf_sum[i] = sum += pow(i + 1, -exponent);
 		zipf_page[i] = i;
-	}
 	for (uint32 i = pages - 1; i > 0; i--)
 	{
-		uint32		j = Random() % (i + 1);
+		uint32		j = RandomBits() % (i + 1);
 		uint32		page = zipf_page[i];
 
 		zipf_page[i] = zipf_page[j];
 		zipf_page[j] = page;
 	}
-}
-
-static uint32
-Zipf(void)
-{
-	double		wanted = (Random() >> 11) / 9007199254740992.0 * zipf_sum[zipf_pages - 1];
-	uint32		low = 0;
-	uint32		high = zipf_pages - 1;
-
-	while (low < high)
-	{
-		uint32		middle = low + (high - low) / 2;
-
-		if (zipf_sum[middle] < wanted)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return zipf_page[low];
 }
 
 /*
@@ -160,7 +108,7 @@ NextLookup(Trace trace, uint64 n, double buffers)
 			break;
 		case ZIPF_08:
 		case ZIPF_11:
-			sample.block = Zipf();
+			sample.block = zipf_page[ZipfRank()];
 			break;
 		case LOOP_11:
 			sample.block = n % (uint32) (1.1 * buffers);
@@ -190,14 +138,14 @@ NextLookup(Trace trace, uint64 n, double buffers)
 			if (n % 3 == 0)
 				sample.rel = 8;
 			else
-				sample.block = Zipf();
+				sample.block = zipf_page[ZipfRank()];
 			break;
 		case OLTP_AND_SCAN:
 		case LOOP_AND_ZIPF:
 		case RING_AND_ZIPF:
 			if (n % (trace == OLTP_AND_SCAN ? 5 : trace == LOOP_AND_ZIPF ? 2 : 3) != 0)
 			{
-				sample.block = Zipf();
+				sample.block = zipf_page[ZipfRank()];
 				break;
 			}
 			sample.rel = 8;
@@ -214,18 +162,6 @@ NextLookup(Trace trace, uint64 n, double buffers)
 			break;
 	}
 	return sample;
-}
-
-static bool
-IsSampled(const LazyDropAdvisorSample *sample, int seed, double rate)
-{
-	uint64		hash = ((uint64) sample->rel << 32 | sample->block) + seed;
-
-	/* splitmix64's, so that it is not the one that the pools use */
-	hash += UINT64CONST(0x9e3779b97f4a7c15) * (seed + 1);
-	hash = (hash ^ (hash >> 30)) * UINT64CONST(0xbf58476d1ce4e5b9);
-	hash = (hash ^ (hash >> 27)) * UINT64CONST(0x94d049bb133111eb);
-	return (hash ^ (hash >> 31)) >> 11 < rate * 9007199254740992.0;
 }
 
 static LazyDropAdvisorPools *
@@ -394,9 +330,9 @@ main(int argc, char **argv)
 
 	for (Trace trace = UNIFORM_2; trace <= ZIPF_AND_ROOT; trace++)
 	{
-		state = UINT64CONST(88172645463325252);
+		StartRandom();
 		if (trace == ZIPF_11 || trace == ZIPF_08 || trace >= OLTP_AND_SCAN)
-			MakeZipf(4 * buffers, trace == ZIPF_11 ? 1.1 : 0.8);
+			MakeZipfPages(4 * buffers, trace == ZIPF_11 ? 1.1 : 0.8);
 		Compare(trace, buffers, frames);
 		free(zipf_sum);
 		free(zipf_page);

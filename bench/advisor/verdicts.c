@@ -25,11 +25,7 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "storage/lazydrop_advisor_internal.h"
+#include "random.h"
 
 #define SIZES		LAZYDROP_ADVISOR_SIZES
 #define REAL		LAZYDROP_ADVISOR_REAL
@@ -91,62 +87,6 @@ static const Load loads[] = {
 	{.name = "uniform, doubles 4 times from 0.25",.uniform = 1,.uniform_size = 0.25,.grows = 4},
 };
 
-static uint64 state;
-static double *zipf_sum;
-static uint32 zipf_pages;
-
-static double
-Random(void)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 11) / 9007199254740992.0;
-}
-
-static void *
-Allocate(Size size)
-{
-	void	   *memory = malloc(size);
-
-	if (memory == NULL)
-	{
-		fprintf(stderr, "out of memory\n");
-		exit(1);
-	}
-	return memory;
-}
-
-static void
-MakeZipf(uint32 pages, double exponent)
-{
-	double		sum = 0;
-
-	zipf_pages = pages;
-	zipf_sum = Allocate(pages * sizeof(double));
-	for (uint32 i = 0; i < pages; i++)
-		zipf_sum[i] = sum += pow(i + 1, -exponent);
-}
-
-static uint32
-Zipf(void)
-{
-	double		wanted = Random() * zipf_sum[zipf_pages - 1];
-	uint32		low = 0;
-	uint32		high = zipf_pages - 1;
-
-	while (low < high)
-	{
-		uint32		middle = low + (high - low) / 2;
-
-		if (zipf_sum[middle] < wanted)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /*
  * A page that is looked up; "part" is the part of the run that has passed.
  */
@@ -155,7 +95,7 @@ NextLookup(const Load *load, double part, double buffers)
 {
 	static uint32 position;
 	LazyDropAdvisorSample sample = {.lookups = 1};
-	double		kind = Random();
+	double		kind = RandomPart();
 	bool		night = load->night > 0 && fmod(part * 5, 1) < load->night;
 	double		uniform_size = load->uniform_size;
 
@@ -169,31 +109,19 @@ NextLookup(const Load *load, double part, double buffers)
 	else if (kind < load->loop + load->uniform)
 	{
 		sample.rel = 8;
-		sample.block = Random() * uniform_size * buffers;
+		sample.block = RandomPart() * uniform_size * buffers;
 	}
 	else if (kind < load->loop + load->uniform + load->hot)
 	{
 		sample.rel = 12;
-		sample.block = Random() * load->hot_pages;
+		sample.block = RandomPart() * load->hot_pages;
 	}
 	else
 	{
 		sample.rel = 16;
-		sample.block = Zipf();
+		sample.block = ZipfRank();
 	}
 	return sample;
-}
-
-static bool
-IsSampled(const LazyDropAdvisorSample *sample, double rate)
-{
-	uint64		hash = (uint64) sample->rel << 32 | sample->block;
-
-	/* splitmix64's, so that it is not the one that the pools use */
-	hash += UINT64CONST(0x9e3779b97f4a7c15);
-	hash = (hash ^ (hash >> 30)) * UINT64CONST(0xbf58476d1ce4e5b9);
-	hash = (hash ^ (hash >> 27)) * UINT64CONST(0x94d049bb133111eb);
-	return (hash ^ (hash >> 31)) >> 11 < rate * 9007199254740992.0;
 }
 
 /*
@@ -343,7 +271,7 @@ Run(const Load *load, int server, int32 buffers, int32 frames)
 		}
 		if (n < 0)
 			continue;
-		if (IsSampled(&sample, pools->model[0].rate * QUARTERS))
+		if (IsSampled(&sample, 0, pools->model[0].rate * QUARTERS))
 			LazyDropAdvisorFeed(pools, &sample, &interval, &sums);
 		if ((n + 1) % LOOKUPS_PER_SECOND != 0)
 			continue;
@@ -412,7 +340,7 @@ main(int argc, char **argv)
 	{
 		for (int server = 0; server < POLICIES; server++)
 		{
-			state = UINT64CONST(88172645463325252);
+			StartRandom();
 			if (loads[i].zipf_size > 0)
 				MakeZipf(loads[i].zipf_size * buffers, loads[i].exponent);
 			Run(&loads[i], server, buffers, frames);

@@ -34,10 +34,11 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use LazyDropBench;
+use Time::HiRes qw(time);
 
 our @EXPORT =
   qw(%by_index cache_settings restart_as start_as make_rows filler only expect_plan
-  touch_hot hot_left blocks_read zipf_pgbench zipf_sql);
+  touch_hot hot_left blocks_read zipf_pgbench zipf_sql repeat_statement);
 
 our %by_index = (
 	max_parallel_workers_per_gather => '0',
@@ -106,6 +107,31 @@ sub start_as
 		join('', map { "$_ = $settings{$_}\n" } sort keys %settings));
 	$node->start;
 	return;
+}
+
+=pod
+
+=item repeat_statement($node, $statement, $each)
+
+Execute a statement again and again in one session, for a second.  Returns the number of
+executions per second, times $each.
+
+=cut
+
+sub repeat_statement
+{
+	my ($node, $statement, $each) = @_;
+	my $session = $node->background_psql('postgres');
+	$session->query_safe('SELECT 1');
+	my ($began, $times) = (time, 0);
+	do
+	{
+		$session->query_safe($statement);
+		$times++;
+	} while (time - $began < 1);
+	my $rate = $times * $each / (time - $began);
+	$session->quit;
+	return $rate;
 }
 
 =pod

@@ -18,28 +18,11 @@ use LazyDropCache;
 use LazyDropResults qw(median);
 use List::Util      qw(max shuffle);
 use PostgreSQL::Test::Utils;
-use Time::HiRes qw(time);
 
 my @sizes = $opt{quick} ? ('16MB') : ('128MB', '1GB');
 my @kinds = qw(off advisor);
 my $drops = $opt{quick} ? 1000 : 100_000;
 my %node;
-
-sub repeat
-{
-	my ($node, $statement, $each) = @_;
-	my $session = $node->background_psql('postgres');
-	$session->query_safe('SELECT 1');
-	my ($began, $times) = (time, 0);
-	do
-	{
-		$session->query_safe($statement);
-		$times++;
-	} while (time - $began < 1);
-	my $rate = $times * $each / (time - $began);
-	$session->quit;
-	return $rate;
-}
 
 # For each load: the unit, and a function of a node and a size that loads it for a second
 # and returns a rate.
@@ -65,14 +48,16 @@ my %load = (
 			my $query = sprintf(
 				'SELECT count(f) FROM (SELECT 3 * %s AS id FROM generate_series(1, 50000) OFFSET 0) AS k JOIN twice USING (id)',
 				zipf_sql(0.8, $pages));
-			return repeat($node, $query, 50000);
+			return repeat_statement($node, $query, 50000);
 		}
 	],
 	'count(*)' => [
 		'MB/s',
 		sub {
 			my ($node, $size) = @_;
-			return repeat($node, 'SELECT count(*) FROM half',
+			return repeat_statement(
+				$node,
+				'SELECT count(*) FROM half',
 				megabytes($size) / 2);
 		}
 	]);

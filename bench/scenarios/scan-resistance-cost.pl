@@ -98,24 +98,10 @@ sub zipf_load
 	};
 }
 
-# Run a statement repeatedly.  Returns the number of executions, or megabytes, per second.
-sub repeat_statement
+sub statement_load
 {
 	my ($statement, $each) = @_;
-	return sub {
-		my ($node) = @_;
-		my $session = $node->background_psql('postgres');
-		$session->query_safe('SELECT 1');
-		my ($began, $times) = (time, 0);
-		do
-		{
-			$session->query_safe($statement);
-			$times++;
-		} while (time - $began < 1);
-		my $rate = $times * $each / (time - $began);
-		$session->quit;
-		return $rate;
-	};
+	return sub { return repeat_statement($_[0], $statement, $each); };
 }
 
 sub time_pgbench_init
@@ -261,7 +247,7 @@ my @cases = (
 				[
 					"$_->[0]; $name", $small,
 					'throughput', 'MB/s',
-					repeat_statement("$_->[1] $name", $megabytes)
+					statement_load("$_->[1] $name", $megabytes)
 				]
 			} ( [ 'count(*)', 'SELECT count(*) FROM' ],
 				[ 'VACUUM', 'VACUUM (DISABLE_PAGE_SKIPPING)' ])
@@ -271,7 +257,7 @@ my @cases = (
 		$small,
 		'throughput',
 		'1/s',
-		repeat_statement(
+		statement_load(
 			'CREATE INDEX again ON pgbench_accounts (bid, aid); DROP INDEX again;',
 			1)
 	],

@@ -172,7 +172,10 @@ extern const double LazyDropAdvisorFactors[LAZYDROP_ADVISOR_SIZES];
 /* independent samples, each with a pool of its own */
 #define LAZYDROP_ADVISOR_QUARTERS	4
 
-/* Sums of a time.  They are doubles, because some of them decay. */
+/*
+ * Sums of a time.  They are doubles, because some of them decay, and nothing
+ * else may be here (LazyDropAdvisorAdd).
+ */
 typedef struct LazyDropAdvisorSums
 {
 	/* of the sample */

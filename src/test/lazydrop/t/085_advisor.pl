@@ -321,6 +321,7 @@ cmp_ok(advice($node)->{reads}, '<', $loop_pages, 'which a restart forgets');
 
 # Pages that the advisor has not seen before (A9).  A miss of the server counts as one of a
 # larger pool, too, but only once.  A hit of the server is not a miss of a larger pool.
+
 # Returns the reads of the server, those of a pool of four times its size, and how many of
 # these are uncertain.  All of these are parts of the pages that were looked up.
 sub larger_pool

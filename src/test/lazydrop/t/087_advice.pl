@@ -255,22 +255,20 @@ foreach my $load (
 }
 
 # More relations are dropped at once than are remembered at a time (A10).
-$node->safe_psql(
-	'postgres', q{
-	DO $$BEGIN
-		FOR i IN 1 .. 1500 LOOP
-			EXECUTE format('CREATE TABLE small_%s AS SELECT 1 AS i', i);
-		END LOOP;
-	END$$});
+sub for_small_tables
+{
+	my ($command) = @_;
+	$node->safe_psql(
+		'postgres', qq{
+		DO \$\$BEGIN
+			FOR i IN 1 .. 1500 LOOP EXECUTE format('$command', i); END LOOP;
+		END\$\$});
+	return;
+}
+for_small_tables('CREATE TABLE small_%s AS SELECT 1 AS i');
 my $seconds = $node->safe_psql('postgres',
 	q{SELECT max(seconds) FROM pg_lazydrop_advise()});
-$node->safe_psql(
-	'postgres', q{
-	DO $$BEGIN
-		FOR i IN 1 .. 1500 LOOP
-			EXECUTE format('DROP TABLE small_%s', i);
-		END LOOP;
-	END$$});
+for_small_tables('DROP TABLE small_%s');
 $node->poll_query_until('postgres',
 	"SELECT max(seconds) > $seconds + 1 FROM pg_lazydrop_advise()")
   or die 'the advisor does not go on';

@@ -261,6 +261,7 @@ Compare(Trace trace, int32 buffers, int32 frames)
 	for (uint64 n = 0; n < (uint64) LENGTH * buffers; n++)
 	{
 		LazyDropAdvisorSample sample = NextLookup(trace, n, buffers);
+		uint64		page = LazyDropAdvisorPage(&sample);
 		uint8		access = sample.access;
 		bool		missed[POLICIES];
 
@@ -276,7 +277,7 @@ Compare(Trace trace, int32 buffers, int32 frames)
 			for (int size = 0; size < SIZES; size++)
 			{
 				bool		miss = LazyDropAdvisorPoolLookup(&full[policy][size],
-															 &sample) != LAZYDROP_ADVISOR_HIT;
+															 &sample, page) != LAZYDROP_ADVISOR_HIT;
 
 				truth[policy][size] += miss;
 				if (size == REAL)

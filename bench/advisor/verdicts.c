@@ -248,10 +248,11 @@ Run(const Load *load, int server, int32 buffers, int32 frames)
 	for (int64 n = -(int64) WARM_UP * buffers; n < steps; n++)
 	{
 		LazyDropAdvisorSample sample = NextLookup(load, (double) n / steps, buffers);
+		uint64		page = LazyDropAdvisorPage(&sample);
 
 		for (int size = 0; size < SIZES; size++)
 		{
-			bool		miss = LazyDropAdvisorPoolLookup(&full[size], &sample) != LAZYDROP_ADVISOR_HIT;
+			bool		miss = LazyDropAdvisorPoolLookup(&full[size], &sample, page) != LAZYDROP_ADVISOR_HIT;
 
 			if (n >= 0)
 			{

@@ -96,7 +96,7 @@ AccessServerPool(ServerPool *server, uint32 page, LazyDropAdvisorKind kind)
 	int32		hand = server->pool.hand;
 	int32		main_hand = server->pool.main_hand;
 
-	switch (LazyDropAdvisorPoolLookup(&server->pool, &sample))
+	switch (LazyDropAdvisorPoolLookup(&server->pool, &sample, LazyDropAdvisorPage(&sample)))
 	{
 		case LAZYDROP_ADVISOR_HIT:
 			return true;
@@ -134,7 +134,7 @@ ServerPoolResident(void *pool, uint32 page)
 		for (int32 i = 0; i < server->pool.nframes; i++)
 		{
 			if (server->pool.frames[i].used)
-				server->resident[server->pool.frames[i].block] = true;
+				server->resident[LazyDropAdvisorBlockOf(server->pool.frames[i].page)] = true;
 		}
 		server->resident_valid = true;
 	}

@@ -81,8 +81,7 @@ typedef struct LazyDropAdvisorModel
 
 typedef struct LazyDropAdvisorFrame
 {
-	uint32		rel;
-	uint32		block;
+	uint64		page;			/* LazyDropAdvisorPage */
 	int32		next;			/* in the chain, or of the free ones; or -1 */
 	uint8		usage;
 	uint8		class;
@@ -92,8 +91,7 @@ typedef struct LazyDropAdvisorFrame
 /* a slot of a ring */
 typedef struct LazyDropAdvisorSlot
 {
-	uint32		rel;
-	uint32		block;
+	uint64		page;
 	bool		used;
 } LazyDropAdvisorSlot;
 
@@ -132,7 +130,8 @@ extern void LazyDropAdvisorPoolInit(LazyDropAdvisorPool *pool,
 									const LazyDropAdvisorModel *model,
 									int32 nframes, double buffers, void *memory);
 extern LazyDropAdvisorOutcome LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool,
-														const LazyDropAdvisorSample *sample);
+														const LazyDropAdvisorSample *sample,
+														uint64 page);
 extern void LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool,
 									  const LazyDropAdvisorSample *sample);
 
@@ -152,7 +151,10 @@ typedef struct LazyDropAdvisorDrops
 extern void LazyDropAdvisorPoolForgetDropped(LazyDropAdvisorPool *pool,
 											 const LazyDropAdvisorDrops *drops);
 extern void LazyDropAdvisorAddDrop(LazyDropAdvisorDrops *drops, uint32 rel);
-extern int	LazyDropAdvisorQuarter(uint32 rel, uint32 block);
+extern uint64 LazyDropAdvisorPage(const LazyDropAdvisorSample *sample);
+extern uint32 LazyDropAdvisorRelOf(uint64 page);
+extern uint32 LazyDropAdvisorBlockOf(uint64 page);
+extern int	LazyDropAdvisorQuarter(uint64 page);
 
 /* ----------------------------------------------------------------
  *		All pools, and the estimates, lazydrop_advisor_estimate.c

@@ -230,7 +230,8 @@ void
 LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sample,
 					LazyDropAdvisorSums *interval, LazyDropAdvisorSums *sums)
 {
-	int			quarter = LazyDropAdvisorQuarter(sample->rel, sample->block);
+	uint64		page = LazyDropAdvisorPage(sample);
+	int			quarter = LazyDropAdvisorQuarter(page);
 	bool		missed = (sample->access & LAZYDROP_ADVISOR_MISSED) != 0;
 	bool		reads = false;
 	bool		anew = false;
@@ -283,7 +284,7 @@ LazyDropAdvisorFeed(LazyDropAdvisorPools *pools, const LazyDropAdvisorSample *sa
 			int			miss = 1;
 			bool		filled = pool->filled;
 
-			outcome = LazyDropAdvisorPoolLookup(pool, &with_size);
+			outcome = LazyDropAdvisorPoolLookup(pool, &with_size, page);
 			if (pool->filled && !filled)
 				anew = NoteFull(pools, i) || anew;
 			if (outcome == LAZYDROP_ADVISOR_HIT || !reads)

@@ -40,6 +40,10 @@
  * ----------------------------------------------------------------
  */
 
+/*
+ * A page is identified by a hash of its relation and block, without collisions:
+ * each step is reversible.
+ */
 static inline uint64
 HashPage(uint32 rel, uint32 block)
 {
@@ -54,13 +58,52 @@ HashPage(uint32 rel, uint32 block)
 }
 
 /*
+ * The inverse of HashPage: return the relation in the upper, and the block in
+ * the lower half.
+ */
+static inline uint64
+UnhashPage(uint64 h)
+{
+	h ^= h >> 33;
+	h *= UINT64CONST(0x9cb4b2f8129337db);
+	h ^= h >> 33;
+	h *= UINT64CONST(0x4f74430c22a54005);
+	h ^= h >> 33;
+	return h;
+}
+
+/*
+ * Return what identifies the page of a sample in the pools.
+ */
+uint64
+LazyDropAdvisorPage(const LazyDropAdvisorSample *sample)
+{
+	return HashPage(sample->rel, sample->block);
+}
+
+/*
+ * Return the relation of a page, or its block.
+ */
+uint32
+LazyDropAdvisorRelOf(uint64 page)
+{
+	return UnhashPage(page) >> 32;
+}
+
+uint32
+LazyDropAdvisorBlockOf(uint64 page)
+{
+	return (uint32) UnhashPage(page);
+}
+
+/*
  * Return which of the samples a page belongs to, by bits of its hash that
  * neither the buckets nor the ghost's sets use.
  */
 int
-LazyDropAdvisorQuarter(uint32 rel, uint32 block)
+LazyDropAdvisorQuarter(uint64 page)
 {
-	return (HashPage(rel, block) >> 30) % LAZYDROP_ADVISOR_QUARTERS;
+	return (page >> 30) % LAZYDROP_ADVISOR_QUARTERS;
 }
 
 static uint32
@@ -121,21 +164,20 @@ LazyDropAdvisorPoolInit(LazyDropAdvisorPool *pool, const LazyDropAdvisorModel *m
 }
 
 static inline int32 *
-BucketOf(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
+BucketOf(LazyDropAdvisorPool *pool, uint64 page)
 {
-	return &pool->buckets[HashPage(rel, block) & (pool->nbuckets - 1)];
+	return &pool->buckets[page & (pool->nbuckets - 1)];
 }
 
 /*
  * Return the frame of a page, or -1.
  */
-static int32
-FindPage(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
+static inline int32
+FindPage(LazyDropAdvisorPool *pool, uint64 page)
 {
-	int32		i = *BucketOf(pool, rel, block);
+	int32		i = *BucketOf(pool, page);
 
-	while (i >= 0 &&
-		   (pool->frames[i].block != block || pool->frames[i].rel != rel))
+	while (i >= 0 && pool->frames[i].page != page)
 		i = pool->frames[i].next;
 	return i;
 }
@@ -154,7 +196,7 @@ static void
 RemovePage(LazyDropAdvisorPool *pool, int32 i)
 {
 	LazyDropAdvisorFrame *frame = &pool->frames[i];
-	int32	   *link = BucketOf(pool, frame->rel, frame->block);
+	int32	   *link = BucketOf(pool, frame->page);
 
 	while (*link != i)
 		link = &pool->frames[*link].next;
@@ -179,30 +221,28 @@ FreeFrame(LazyDropAdvisorPool *pool, int32 i)
  */
 
 static inline uint32 *
-GhostSetOf(LazyDropAdvisorPool *pool, uint64 hash)
+GhostSetOf(LazyDropAdvisorPool *pool, uint64 page)
 {
-	return &pool->ghost[((hash >> 32) * pool->nghost_sets >> 32) * GHOST_SET];
+	return &pool->ghost[((page >> 32) * pool->nghost_sets >> 32) * GHOST_SET];
 }
 
 static void
-GhostInsert(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
+GhostInsert(LazyDropAdvisorPool *pool, uint64 page)
 {
-	uint64		hash = HashPage(rel, block);
-	uint32	   *set = GhostSetOf(pool, hash);
+	uint32	   *set = GhostSetOf(pool, page);
 
-	set[1 + set[0] % GHOST_WAYS] = (uint32) hash | 1;
+	set[1 + set[0] % GHOST_WAYS] = (uint32) page | 1;
 	set[0]++;
 }
 
 static bool
-GhostRemove(LazyDropAdvisorPool *pool, uint32 rel, uint32 block)
+GhostRemove(LazyDropAdvisorPool *pool, uint64 page)
 {
-	uint64		hash = HashPage(rel, block);
-	uint32	   *set = GhostSetOf(pool, hash);
+	uint32	   *set = GhostSetOf(pool, page);
 
 	for (int way = 1; way <= GHOST_WAYS; way++)
 	{
-		if (set[way] == ((uint32) hash | 1))
+		if (set[way] == ((uint32) page | 1))
 		{
 			set[way] = 0;
 			return true;
@@ -360,7 +400,7 @@ GetFrame(LazyDropAdvisorPool *pool)
 		{
 			frame = &pool->frames[i];
 			if (LazyDropIsRemembered(frame->class))
-				GhostInsert(pool, frame->rel, frame->block);
+				GhostInsert(pool, frame->page);
 			RemovePage(pool, i);
 			return i;
 		}
@@ -416,8 +456,7 @@ HasRing(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
  * older page of the ring, unless that page has been used otherwise.
  */
 static int32
-GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
-			 LazyDropAdvisorAccess access)
+GetRingFrame(LazyDropAdvisorPool *pool, uint64 page, LazyDropAdvisorAccess access)
 {
 	LazyDropAdvisorSlot *slot;
 	int32		i;
@@ -428,23 +467,24 @@ GetRingFrame(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
 		return GetFrame(pool);
 
 	slot = NextRingSlot(pool, access);
-	i = !slot->used ? -1 : FindPage(pool, slot->rel, slot->block);
+	i = !slot->used ? -1 : FindPage(pool, slot->page);
 	if (i >= 0 && pool->frames[i].usage <= 1 &&
 		(!pool->model->two_classes || LazyDropIsOfRing(pool->frames[i].class)))
 		RemovePage(pool, i);
 	else
 		i = GetFrame(pool);
-	slot->rel = sample->rel;
-	slot->block = sample->block;
+	slot->page = page;
 	slot->used = true;
 	return i;
 }
 
 /*
- * Look up a page, or add it.  Return whether the pool had it; it has it now.
+ * Look up the page of a sample (LazyDropAdvisorPage), or add it.  Return whether
+ * the pool had it; it has it now.
  */
 LazyDropAdvisorOutcome
-LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample)
+LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample *sample,
+						  uint64 page)
 {
 	LazyDropAdvisorAccess access = sample->access & LAZYDROP_ADVISOR_ACCESS_MASK;
 	bool		ring = HasRing(pool, sample, access);
@@ -454,7 +494,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 	uint8		class = 0;
 	int32		i;
 
-	i = FindPage(pool, sample->rel, sample->block);
+	i = FindPage(pool, page);
 	if (i >= 0)
 	{
 		/* as in PinBuffer; PinBuffer_Locked does not change the count */
@@ -468,11 +508,10 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 		return LAZYDROP_ADVISOR_HIT;
 	}
 
-	i = ring ? GetRingFrame(pool, sample, access) : GetFrame(pool);
+	i = ring ? GetRingFrame(pool, page, access) : GetFrame(pool);
 	frame = &pool->frames[i];
-	bucket = BucketOf(pool, sample->rel, sample->block);
-	frame->rel = sample->rel;
-	frame->block = sample->block;
+	bucket = BucketOf(pool, page);
+	frame->page = page;
 	frame->usage = ring ? 1 : Max(1, Min(sample->lookups, LAZYDROP_ADVISOR_MAX_USAGE));
 	frame->used = true;
 	pool->nused++;
@@ -486,7 +525,7 @@ LazyDropAdvisorPoolLookup(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 		if (sample->access & LAZYDROP_ADVISOR_ONCE)
 			class |= CLASS_ONCE;
 		if (class == 0 && sample->kind != LAZYDROP_ADVISOR_EXTEND &&
-			GhostRemove(pool, sample->rel, sample->block) &&
+			GhostRemove(pool, page) &&
 			TakePlaceInMain(pool))
 			class = CLASS_MAIN;
 		SetClass(pool, i, class);
@@ -502,7 +541,7 @@ LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 {
 	if (sample->kind == LAZYDROP_ADVISOR_FORGET)
 	{
-		int32		i = FindPage(pool, sample->rel, sample->block);
+		int32		i = FindPage(pool, LazyDropAdvisorPage(sample));
 
 		if (i >= 0)
 			FreeFrame(pool, i);
@@ -511,8 +550,10 @@ LazyDropAdvisorPoolForget(LazyDropAdvisorPool *pool, const LazyDropAdvisorSample
 
 	for (int32 i = 0; i < pool->nframes; i++)
 	{
-		if (pool->frames[i].used && pool->frames[i].rel == sample->rel &&
-			pool->frames[i].block >= sample->block)
+		uint64		page = pool->frames[i].page;
+
+		if (pool->frames[i].used && LazyDropAdvisorRelOf(page) == sample->rel &&
+			LazyDropAdvisorBlockOf(page) >= sample->block)
 			FreeFrame(pool, i);
 	}
 }
@@ -558,7 +599,7 @@ LazyDropAdvisorPoolForgetDropped(LazyDropAdvisorPool *pool,
 {
 	for (int32 i = 0; i < pool->nframes; i++)
 	{
-		uint32		rel = pool->frames[i].rel | LAZYDROP_ADVISOR_FORK_MASK;
+		uint32		rel = LazyDropAdvisorRelOf(pool->frames[i].page) | LAZYDROP_ADVISOR_FORK_MASK;
 
 		if (pool->frames[i].used && drops->rel[DropSlot(drops, rel)] == rel)
 			FreeFrame(pool, i);

@@ -4,6 +4,9 @@
 -- Run it as: psql -XAtq -v ON_ERROR_STOP=1 -v warning=60 -v critical=600 -f lazydrop_check.sql
 --
 -- Copyright (c) 2026, LazyDrop developers
+
+-- The owner of the database may have created operators and functions of these names.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) AS search_path \gset
 \if :{?warning} \else \set warning 60 \endif
 \if :{?critical} \else \set critical 600 \endif
 WITH stats AS MATERIALIZED (

@@ -107,6 +107,29 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE OR REPLACE VIEW pg_lazydrop_advice AS
 	SELECT * FROM pg_lazydrop_get_advice() ORDER BY factor;
 
+-- These were SQL functions, whose operators might be others that the database's owner
+-- had created.
+CREATE OR REPLACE FUNCTION pg_lazydrop_advice_reads(bytes bigint)
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_reads'
+LANGUAGE C STABLE PARALLEL SAFE;
+
+CREATE OR REPLACE FUNCTION pg_lazydrop_advice_range(
+	memory bigint,
+	OUT factor double precision,
+	OUT shared_buffers bigint,
+	OUT reads_per_second double precision,
+	OUT disk_reads_min double precision,
+	OUT disk_reads_max double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_range'
+LANGUAGE C STABLE PARALLEL SAFE STRICT;
+
+CREATE OR REPLACE FUNCTION pg_lazydrop_advice_plot(width integer DEFAULT 50)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_plot'
+LANGUAGE C STABLE PARALLEL SAFE STRICT;
+
 DROP FUNCTION pg_lazydrop_advise(double precision);
 
 CREATE FUNCTION pg_lazydrop_advise(

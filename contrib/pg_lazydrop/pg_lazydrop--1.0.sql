@@ -90,17 +90,20 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'pg_lazydrop_drain'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
--- What the adviser on shared_buffers says (lazydrop.advice).
+-- The output of the advisor on shared_buffers (lazydrop.advice).  No operators without a
+-- schema are used here, because the owner of the database may have created others.
 CREATE VIEW pg_lazydrop_advice AS
 	SELECT s.factor, s.shared_buffers, s.hit_ratio,
 		s.reads, s.reads_per_second,
 		s.read_time_ms AS read_time, s.time_saved_ms AS time_saved, s.cold_reads,
 		s.recent_hit_ratio, s.recent_reads_per_second,
-		(a ->> 'samples')::numeric::bigint AS samples,
-		(a ->> 'samples_dropped')::bigint AS samples_dropped,
-		(a ->> 'stats_reset')::timestamp with time zone AS since
-	FROM (SELECT current_setting('lazydrop.advice')::jsonb AS a OFFSET 0) AS setting,
-		jsonb_to_recordset(a -> 'sizes') AS s(
+		a.samples, a.samples_dropped, a.stats_reset AS since
+	FROM pg_catalog.jsonb_to_record(pg_catalog.current_setting('lazydrop.advice'::text)::jsonb) AS a(
+			samples bigint,
+			samples_dropped bigint,
+			stats_reset timestamp with time zone,
+			sizes jsonb),
+		pg_catalog.jsonb_to_recordset(a.sizes) AS s(
 			factor double precision,
 			shared_buffers bigint,
 			hit_ratio double precision,
@@ -113,31 +116,11 @@ CREATE VIEW pg_lazydrop_advice AS
 			recent_reads_per_second double precision)
 	ORDER BY s.factor;
 
--- Reads each second with a pool of this size, on a line between the sizes next to it, or as
--- with the smallest or the largest size.
 CREATE FUNCTION pg_lazydrop_advice_reads(bytes bigint)
 RETURNS double precision
-LANGUAGE sql STABLE PARALLEL SAFE
-BEGIN ATOMIC
-	SELECT CASE WHEN l.shared_buffers IS NULL THEN h.reads_per_second
-				WHEN h.shared_buffers IS NULL THEN l.reads_per_second
-				WHEN h.shared_buffers = l.shared_buffers THEN l.reads_per_second
-				ELSE l.reads_per_second +
-					(h.reads_per_second - l.reads_per_second) *
-					(bytes - l.shared_buffers) / (h.shared_buffers - l.shared_buffers) END
-	FROM (SELECT) AS one
-		LEFT JOIN (SELECT shared_buffers, reads_per_second FROM pg_lazydrop_advice
-				   WHERE shared_buffers <= bytes
-				   ORDER BY shared_buffers DESC LIMIT 1) AS l ON true
-		LEFT JOIN (SELECT shared_buffers, reads_per_second FROM pg_lazydrop_advice
-				   WHERE shared_buffers >= bytes
-				   ORDER BY shared_buffers LIMIT 1) AS h ON true;
-END;
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_reads'
+LANGUAGE C STABLE PARALLEL SAFE;
 
--- Of these reads, those that the file-system cache cannot serve.  It has the memory that
--- shared_buffers does not take.  At best, the two have different pages, and together what
--- one pool of all the memory would have; at worst, the smaller has nothing that the larger
--- does not have.
 CREATE FUNCTION pg_lazydrop_advice_range(
 	memory bigint,
 	OUT factor double precision,
@@ -146,91 +129,19 @@ CREATE FUNCTION pg_lazydrop_advice_range(
 	OUT disk_reads_min double precision,
 	OUT disk_reads_max double precision)
 RETURNS SETOF record
-LANGUAGE sql STABLE PARALLEL SAFE STRICT
-BEGIN ATOMIC
-	SELECT a.factor, a.shared_buffers, a.reads_per_second,
-		CASE WHEN memory > max(a.shared_buffers) OVER () THEN 0
-			 ELSE least(a.reads_per_second,
-						pg_lazydrop_advice_reads(memory)) END,
-		least(a.reads_per_second,
-			  pg_lazydrop_advice_reads(greatest(a.shared_buffers,
-												memory - a.shared_buffers)))
-	FROM pg_lazydrop_advice AS a
-	WHERE a.shared_buffers <= memory
-	ORDER BY a.factor;
-END;
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_range'
+LANGUAGE C STABLE PARALLEL SAFE STRICT;
 
--- What to do, in words: the smallest size beyond which doubling it adds less than so much
--- to the hit ratio, wherever that is done.
+-- Version 1.1 has another one.
 CREATE FUNCTION pg_lazydrop_advise(gain double precision DEFAULT 0.005)
 RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE STRICT
-BEGIN ATOMIC
-	WITH size AS MATERIALIZED (
-		SELECT *
-		FROM pg_lazydrop_advice
-	), doubled AS (
-		SELECT s.factor, max(d.hit_ratio) - s.hit_ratio AS adds
-		FROM size AS s JOIN size AS d
-			ON d.factor >= s.factor AND d.factor <= 2 * s.factor
-		GROUP BY s.factor, s.hit_ratio
-	), chosen AS (
-		SELECT * FROM size AS s
-		WHERE NOT EXISTS (SELECT FROM doubled AS d
-						  WHERE d.factor >= s.factor AND d.adds > 0 AND d.adds >= gain)
-		ORDER BY s.factor LIMIT 1
-	), now AS (
-		SELECT * FROM size WHERE factor = 1
-	), whole AS (
-		SELECT max(hit_ratio) - min(hit_ratio) AS span, max(factor) AS largest,
-			max(cold_reads * (1 - hit_ratio) / nullif(reads, 0))
-				FILTER (WHERE factor > 1) AS unknown
-		FROM size
-	)
-	SELECT CASE
-		WHEN n.hit_ratio IS NULL OR n.samples < 10000 THEN
-			'Not seen enough yet: ' || n.samples || ' of 10000 lookups'
-			|| CASE WHEN current_setting('lazydrop.advisor')::boolean THEN '.'
-					ELSE ', and lazydrop.advisor is off.' END
-		WHEN n.samples_dropped > n.samples / 10 THEN
-			'Not seen enough: ' || n.samples_dropped || ' samples have been dropped.'
-		WHEN w.span < gain THEN
-			format('It does not matter: the hit ratio is %s %%, and about that with any size from %s to %s.',
-				round(100 * n.hit_ratio::numeric, 1),
-				(SELECT pg_size_pretty(min(shared_buffers)) FROM size),
-				(SELECT pg_size_pretty(max(shared_buffers)) FROM size))
-		WHEN w.unknown >= greatest(gain, w.span / 10) AND c.factor >= 1 THEN
-			format('Not seen enough yet: %s %% of the lookups were of pages that larger sizes may have had.',
-				round(100 * w.unknown::numeric, 1))
-		WHEN c.factor = w.largest THEN
-			format('Set shared_buffers to %s, and look again: the hit ratio would be %s instead of %s %%, and still rises.',
-				pg_size_pretty(c.shared_buffers),
-				round(100 * c.hit_ratio::numeric, 1), round(100 * n.hit_ratio::numeric, 1))
-		WHEN c.factor = 1 THEN
-			format('Leave shared_buffers at %s: the hit ratio is %s %%, and doubling adds less than %s points.',
-				pg_size_pretty(c.shared_buffers),
-				round(100 * n.hit_ratio::numeric, 1), round(100 * gain::numeric, 2))
-		ELSE
-			format('Set shared_buffers to %s: the hit ratio would be %s instead of %s %%, and doubling adds less than %s points.',
-				pg_size_pretty(c.shared_buffers),
-				round(100 * c.hit_ratio::numeric, 1), round(100 * n.hit_ratio::numeric, 1),
-				round(100 * gain::numeric, 2))
-		END
-	FROM now AS n, whole AS w LEFT JOIN chosen AS c ON true;
-END;
+RETURN 'Use version 1.1 of the extension.'::text;
 
--- The curve, for a terminal: lines of 1 to 1000 characters at most, so that no value fails.
 CREATE FUNCTION pg_lazydrop_advice_plot(width integer DEFAULT 50)
 RETURNS SETOF text
-LANGUAGE sql STABLE PARALLEL SAFE STRICT
-BEGIN ATOMIC
-	SELECT lpad(pg_size_pretty(shared_buffers), 10)
-		|| CASE WHEN factor = 1 THEN ' > ' ELSE ' | ' END
-		|| rpad(repeat('#', round(coalesce(hit_ratio, 0) * w.columns)::integer), w.columns)
-		|| coalesce(to_char(100 * hit_ratio, ' 990.9') || ' %', ' unknown')
-	FROM pg_lazydrop_advice, greatest(1, least(width, 1000)) AS w(columns)
-	ORDER BY factor;
-END;
+AS 'MODULE_PATHNAME', 'pg_lazydrop_advice_plot'
+LANGUAGE C STABLE PARALLEL SAFE STRICT;
 
 CREATE FUNCTION pg_lazydrop_advice_reset()
 RETURNS void

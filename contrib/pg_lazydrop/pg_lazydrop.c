@@ -41,6 +41,9 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_drain);
 PG_FUNCTION_INFO_V1(pg_stat_lazydrop_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reset);
 PG_FUNCTION_INFO_V1(pg_lazydrop_get_advice);
+PG_FUNCTION_INFO_V1(pg_lazydrop_advice_reads);
+PG_FUNCTION_INFO_V1(pg_lazydrop_advice_range);
+PG_FUNCTION_INFO_V1(pg_lazydrop_advice_plot);
 PG_FUNCTION_INFO_V1(pg_lazydrop_advise);
 
 #define NUM_STAT_COLUMNS	28
@@ -49,7 +52,11 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_advise);
 #define NUM_CACHE_COLUMNS_1_0	15
 #define NUM_PENDING_COLUMNS	9
 #define NUM_ADVICE_COLUMNS	19
+#define NUM_RANGE_COLUMNS	5
 #define NUM_VERDICT_COLUMNS	13
+
+/* of pg_lazydrop_advice_plot, in characters */
+#define MAX_PLOT_WIDTH		1000
 
 /*
  * Return the server's routines.  Fail if it has none, or if they belong to
@@ -356,6 +363,129 @@ pg_lazydrop_get_advice(PG_FUNCTION_ARGS)
 		}
 		Assert(i == NUM_ADVICE_COLUMNS);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Return the number of reads per second with a pool of this number of bytes: on
+ * a line between the sizes next to it, or as with the smallest or the largest.
+ */
+static double
+ReadsAt(const LazyDropAdviceStats *stats, int64 bytes)
+{
+	double		buffers = (double) bytes / BLCKSZ;
+	const LazyDropAdvice *low = &stats->sizes[0];
+
+	for (int n = 0; n < LAZYDROP_ADVICE_SIZES; n++)
+	{
+		const LazyDropAdvice *size = &stats->sizes[n];
+
+		/* in a very small pool, sizes may be equal */
+		if (size->buffers >= buffers)
+			return size->buffers == low->buffers ? size->reads_per_second :
+				low->reads_per_second +
+				(size->reads_per_second - low->reads_per_second) *
+				(buffers - low->buffers) / (size->buffers - low->buffers);
+		low = size;
+	}
+	return low->reads_per_second;
+}
+
+/*
+ * The same as an SQL function; null for null.
+ */
+Datum
+pg_lazydrop_advice_reads(PG_FUNCTION_ARGS)
+{
+	LazyDropAdviceStats stats;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	GetRoutines()->get_advice(&stats);
+	PG_RETURN_FLOAT8(ReadsAt(&stats, PG_GETARG_INT64(0)));
+}
+
+/*
+ * Return one row for each size that fits into a number of bytes of memory, with
+ * the reads that the file-system cache cannot serve.  It has the memory that
+ * shared_buffers does not take.  At best, the two have different pages, and
+ * together what one pool of all the memory would have; at worst, the smaller has
+ * nothing that the larger does not have.
+ */
+Datum
+pg_lazydrop_advice_range(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int64		memory = PG_GETARG_INT64(0);
+	LazyDropAdviceStats stats;
+	double		least = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != NUM_RANGE_COLUMNS)
+		elog(ERROR, "unexpected result type of pg_lazydrop_advice_range");
+	GetRoutines()->get_advice(&stats);
+
+	/* nothing is read if all that is simulated fits */
+	if (memory <= stats.sizes[LAZYDROP_ADVICE_SIZES - 1].buffers * BLCKSZ)
+		least = ReadsAt(&stats, memory);
+	for (int n = 0; n < LAZYDROP_ADVICE_SIZES; n++)
+	{
+		const LazyDropAdvice *size = &stats.sizes[n];
+		int64		bytes = size->buffers * BLCKSZ;
+		double		most;
+		Datum		values[NUM_RANGE_COLUMNS];
+		bool		nulls[NUM_RANGE_COLUMNS] = {0};
+		int			i = 0;
+
+		if (bytes > memory)
+			break;
+		most = ReadsAt(&stats, Max(bytes, memory - bytes));
+		values[i++] = Float8GetDatum(size->factor);
+		values[i++] = Int64GetDatum(bytes);
+		values[i++] = Float8GetDatum(size->reads_per_second);
+		values[i++] = Float8GetDatum(Min(size->reads_per_second, least));
+		values[i++] = Float8GetDatum(Min(size->reads_per_second, most));
+		Assert(i == NUM_RANGE_COLUMNS);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Return the hit ratios as a plot for a terminal, one line for each size.
+ */
+Datum
+pg_lazydrop_advice_plot(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			width = Max(1, Min(PG_GETARG_INT32(0), MAX_PLOT_WIDTH));
+	LazyDropAdviceStats stats;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	GetRoutines()->get_advice(&stats);
+	for (int n = 0; n < LAZYDROP_ADVICE_SIZES; n++)
+	{
+		const LazyDropAdvice *size = &stats.sizes[n];
+		int			columns = (int) rint(Max(size->hit_ratio, 0) * width);
+		StringInfoData line;
+		Datum		value;
+		bool		is_null = false;
+
+		initStringInfo(&line);
+		appendStringInfo(&line, "%10s %c ",
+						 text_to_cstring(DatumGetTextPP(DirectFunctionCall1(pg_size_pretty,
+																			Int64GetDatum(size->buffers * BLCKSZ)))),
+						 size->factor == 1 ? '>' : '|');
+		for (int i = 0; i < width; i++)
+			appendStringInfoChar(&line, i < columns ? '#' : ' ');
+		if (size->hit_ratio < 0)
+			appendStringInfoString(&line, " unknown");
+		else
+			appendStringInfo(&line, " %6.1f %%", 100 * size->hit_ratio);
+		value = CStringGetTextDatum(line.data);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &is_null);
+		pfree(line.data);
 	}
 	return (Datum) 0;
 }

@@ -79,6 +79,36 @@ REVOKE ALL ON pg_stat_lazydrop_cache FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pg_stat_get_lazydrop_cache() TO pg_monitor;
 GRANT SELECT ON pg_stat_lazydrop_cache TO pg_monitor;
 
+-- Reasons why an entry is still pending.
+DROP VIEW pg_lazydrop_pending;
+DROP FUNCTION pg_lazydrop_get_pending();
+
+CREATE FUNCTION pg_lazydrop_get_pending(
+	OUT tablespace oid,
+	OUT database oid,
+	OUT relfilenumber oid,
+	OUT kind text,
+	OUT since timestamp with time zone,
+	OUT buffers_done boolean,
+	OUT files_done boolean,
+	OUT files integer,
+	OUT bytes bigint,
+	OUT waits_for text,
+	OUT pid integer,
+	OUT failures integer,
+	OUT next_attempt timestamp with time zone)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_lazydrop_get_pending'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW pg_lazydrop_pending AS
+	SELECT * FROM pg_lazydrop_get_pending();
+
+REVOKE ALL ON FUNCTION pg_lazydrop_get_pending() FROM PUBLIC;
+REVOKE ALL ON pg_lazydrop_pending FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pg_lazydrop_get_pending() TO pg_monitor;
+GRANT SELECT ON pg_lazydrop_pending TO pg_monitor;
+
 -- What the advisor on shared_buffers says.  The functions that use the view keep doing so.
 CREATE FUNCTION pg_lazydrop_get_advice(
 	OUT factor double precision,

@@ -50,7 +50,8 @@ PG_FUNCTION_INFO_V1(pg_lazydrop_advise);
 #define NUM_STAT_COLUMNS_1_0	25
 #define NUM_CACHE_COLUMNS	14
 #define NUM_CACHE_COLUMNS_1_0	15
-#define NUM_PENDING_COLUMNS	9
+#define NUM_PENDING_COLUMNS	13
+#define NUM_PENDING_COLUMNS_1_0	9
 #define NUM_ADVICE_COLUMNS	19
 #define NUM_RANGE_COLUMNS	5
 #define NUM_VERDICT_COLUMNS	13
@@ -90,6 +91,16 @@ _PG_init(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
 		(void) GetRoutines();
+}
+
+/*
+ * Return a time, or null for 0.
+ */
+static Datum
+TimeDatum(TimestampTz time, bool *is_null)
+{
+	*is_null = time == 0;
+	return TimestampTzGetDatum(time);
 }
 
 static Datum
@@ -204,8 +215,26 @@ pg_stat_get_lazydrop_cache(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 
+/* by LazyDropWait */
+static const char *const wait_names[] = {
+	"delay",
+	"pass",
+	"pin",
+	"dropper",
+	"processes",
+	"hiding",
+	"removal",
+	"retry",
+	"worker",
+	"no worker",
+};
+
+StaticAssertDecl(lengthof(wait_names) == LAZYDROP_NUM_WAITS,
+				 "wait_names must have a name for each LazyDropWait");
+
 /*
- * Return one row for each pending relation, or directory of a database.
+ * Return one row for each pending relation, or directory of a database.  Version
+ * 1.0 of the extension has all columns but the last four.
  */
 Datum
 pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
@@ -216,7 +245,8 @@ pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
 	Datum		kinds[2];
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (rsinfo->setDesc->natts != NUM_PENDING_COLUMNS)
+	if (rsinfo->setDesc->natts != NUM_PENDING_COLUMNS &&
+		rsinfo->setDesc->natts != NUM_PENDING_COLUMNS_1_0)
 		elog(ERROR, "unexpected result type of pg_lazydrop_get_pending");
 	pending = GetRoutines()->get_pending(&npending);
 	kinds[false] = CStringGetTextDatum("relation");
@@ -241,6 +271,13 @@ pg_lazydrop_get_pending(PG_FUNCTION_ARGS)
 		values[i++] = BoolGetDatum(entry->files_done);
 		values[i++] = Int32GetDatum(entry->files);
 		values[i++] = Int64GetDatum(entry->bytes);
+		Assert(i == NUM_PENDING_COLUMNS_1_0);
+		values[i++] = CStringGetTextDatum(wait_names[entry->wait]);
+		nulls[i] = entry->pid == 0;
+		values[i++] = Int32GetDatum(entry->pid);
+		values[i++] = Int32GetDatum(entry->failures);
+		values[i] = TimeDatum(entry->next_attempt, &nulls[i]);
+		i++;
 		Assert(i == NUM_PENDING_COLUMNS);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
@@ -308,13 +345,6 @@ RatioDatum(double ratio, bool *is_null)
 {
 	*is_null = ratio < 0;
 	return Float8GetDatum(ratio);
-}
-
-static Datum
-TimeDatum(TimestampTz time, bool *is_null)
-{
-	*is_null = time == 0;
-	return TimestampTzGetDatum(time);
 }
 
 /*
@@ -522,7 +552,7 @@ pg_lazydrop_advise(PG_FUNCTION_ARGS)
 
 	for (int n = 0; n < LAZYDROP_ADVICE_VERDICTS; n++)
 	{
-		const LazyDropAdviceVerdict *verdict = &verdicts[n];
+		const		LazyDropAdviceVerdict *verdict = &verdicts[n];
 		Datum		values[NUM_VERDICT_COLUMNS];
 		bool		nulls[NUM_VERDICT_COLUMNS] = {0};
 		bool		undecided = verdict->bytes == 0;

@@ -105,6 +105,25 @@ typedef struct LazyDropCacheStats
 } LazyDropCacheStats;
 
 /*
+ * What an entry waits for.  contrib/pg_lazydrop has the texts, in the same order.
+ */
+typedef enum LazyDropWait
+{
+	LAZYDROP_WAIT_DELAY,		/* a pass, which is not due yet */
+	LAZYDROP_WAIT_PASS,			/* a pass that is under way */
+	LAZYDROP_WAIT_PIN,			/* a pin of one of its buffers */
+	LAZYDROP_WAIT_DROPPER,		/* the process that dropped it */
+	LAZYDROP_WAIT_PROCESSES,	/* a barrier or the checkpointer (rule R11) */
+	LAZYDROP_WAIT_HIDING,		/* files that are being renamed */
+	LAZYDROP_WAIT_REMOVAL,		/* files that are being removed */
+	LAZYDROP_WAIT_RETRY,		/* files that could not be removed */
+	LAZYDROP_WAIT_WORKER,		/* the worker, which does other work */
+	LAZYDROP_WAIT_NO_WORKER,	/* the worker, and there is none */
+} LazyDropWait;
+
+#define LAZYDROP_NUM_WAITS	(LAZYDROP_WAIT_NO_WORKER + 1)
+
+/*
  * A row of pg_lazydrop_pending.
  */
 typedef struct LazyDropPending
@@ -116,12 +135,16 @@ typedef struct LazyDropPending
 	bool		files_done;
 	int			files;			/* files left, as far as known */
 	int64		bytes;
+	LazyDropWait wait;
+	int			pid;			/* of the process that it waits for, or 0 */
+	int			failures;		/* of removals, in a row */
+	TimestampTz next_attempt;	/* or 0 */
 } LazyDropPending;
 
 #define LAZYDROP_RENDEZVOUS	"LazyDrop"
 
 /* Increased when a struct or the behavior of a function changes. */
-#define LAZYDROP_ROUTINES_VERSION	8
+#define LAZYDROP_ROUTINES_VERSION	9
 
 /* of lazydrop_advisor.h */
 struct LazyDropAdviceStats;

@@ -359,6 +359,46 @@ LazyDropSumPending(LazyDropStats *stats)
 }
 
 /*
+ * Find the reason why an entry is pending, and the process that it waits for, if
+ * there is one.  The caller holds the lock.
+ */
+static void
+FindWait(const LazyDropEntry *entry, int64 now_ns, LazyDropPending *pending)
+{
+	ProcNumber	process = INVALID_PROC_NUMBER;
+
+	Assert(LWLockHeldByMe(&LazyDropCtl->lock));
+	if (entry->files == LAZYDROP_FILES_BURIED ||
+		(entry->files == LAZYDROP_FILES_FORGOTTEN && entry->barrier == 0))
+	{
+		pending->wait = LAZYDROP_WAIT_DROPPER;
+		process = entry->dropper;
+	}
+	else if (entry->names == LAZYDROP_NAMES_CHANGING)
+		pending->wait = LAZYDROP_WAIT_HIDING;
+	else if (entry->nbusy > 0)
+		pending->wait = LAZYDROP_WAIT_REMOVAL;
+	else if (entry->barrier != 0)
+		pending->wait = LAZYDROP_WAIT_PROCESSES;
+	else if (entry->files != LAZYDROP_FILES_NONE && entry->retry_at_ns > now_ns)
+		pending->wait = LAZYDROP_WAIT_RETRY;
+	else if (entry->owner != 0)
+	{
+		pending->wait = LAZYDROP_WAIT_PASS;
+		process = entry->owner_proc;
+	}
+	else if (!LazyDropHaveWorker())
+		pending->wait = LAZYDROP_WAIT_NO_WORKER;
+	else if (entry->files != LAZYDROP_FILES_NONE)
+		pending->wait = LAZYDROP_WAIT_WORKER;
+	else
+		pending->wait = entry->pinned ? LAZYDROP_WAIT_PIN : LAZYDROP_WAIT_DELAY;
+
+	if (process != INVALID_PROC_NUMBER)
+		pending->pid = GetPGProcByNumber(process)->pid;
+}
+
+/*
  * Fill an array of "room" elements with pending drops, oldest first.  Returns
  * the number of elements.  The lock is held all the time, so droppers wait.
  */
@@ -386,6 +426,10 @@ LazyDropListPending(LazyDropPending *result, int room)
 		pending->files_done = entry->files == LAZYDROP_FILES_NONE;
 		pending->files = entry->nfiles;
 		pending->bytes = entry->bytes;
+		pending->failures = entry->nfailures;
+		if (entry->retry_at_ns > now_ns)
+			pending->next_attempt = now + (entry->retry_at_ns - now_ns) / 1000;
+		FindWait(entry, now_ns, pending);
 		n++;
 	}
 	LWLockRelease(&LazyDropCtl->lock);

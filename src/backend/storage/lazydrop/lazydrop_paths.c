@@ -36,6 +36,7 @@
 
 #include "catalog/pg_tablespace_d.h"
 #include "common/file_utils.h"
+#include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/lazydrop.h"
 #include "storage/lazydrop_internal.h"
@@ -386,9 +387,72 @@ LazyDropMeasureBlocks(const RelFileLocator *locator, uint64 serial)
 }
 
 /*
+ * Add the files in a directory to a number and a total size.  Returns false if
+ * it exists and cannot be read.
+ */
+static bool
+AddDirectory(const char *path, int *nfiles, uint64 *bytes)
+{
+	DIR		   *dir = AllocateDir(path);
+	struct dirent *de;
+	bool		result = true;
+
+	if (dir == NULL)
+		return errno == ENOENT;
+	while (errno = 0, (de = ReadDirExtended(dir, path, DEBUG1)) != NULL)
+	{
+		char		file[MAXPGPATH * 2];
+		struct stat st;
+
+		CHECK_FOR_INTERRUPTS();
+		if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
+			continue;
+		snprintf(file, sizeof(file), "%s/%s", path, de->d_name);
+		if (lstat(file, &st) < 0)
+			continue;
+		if (S_ISDIR(st.st_mode))
+			result &= AddDirectory(file, nfiles, bytes);
+		else
+		{
+			(*nfiles)++;
+			*bytes += st.st_size;
+		}
+	}
+	result &= errno == 0;
+	FreeDir(dir);
+	return result;
+}
+
+/*
+ * The same as LazyDropMeasure, for a database's directory.
+ */
+static void
+MeasureDatabase(const LazyDropJob *job)
+{
+	int			nfiles = 0;
+	uint64		bytes = 0;
+	bool		known = true;
+	LazyDropPath path;
+
+	if (!job->hidden)
+	{
+		LazyDropDirectoryPath(&path, job);
+		known &= AddDirectory(path.str, &nfiles, &bytes);
+	}
+	for (int n = 0; n < job->nhidden; n++)
+	{
+		LazyDropFindHidden(&path, job, n);
+		known &= AddDirectory(path.str, &nfiles, &bytes);
+	}
+	if (known)
+		LazyDropSetSize(job, nfiles, bytes);
+}
+
+/*
  * Note the number and the total size of a relation's files, unless they are
- * known or the job is out of date.  A database's directory is not measured.
- * The caller holds no lock.
+ * known or the job is out of date.  The caller holds no lock.  A database's
+ * directory is measured only for a process that shows the size, because that
+ * takes almost as long as to remove it.
  */
 void
 LazyDropMeasure(const LazyDropJob *job)
@@ -438,6 +502,12 @@ LazyDropMeasureAll(void)
 	jobs = palloc_extended(mul_size(room, sizeof(LazyDropJob)), MCXT_ALLOC_HUGE);
 	njobs = LazyDropFindJobs(&filter, jobs, room);
 	for (int i = 0; i < njobs; i++)
-		LazyDropMeasure(&jobs[i]);
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (RelFileNumberIsValid(jobs[i].locator.relNumber))
+			LazyDropMeasure(&jobs[i]);
+		else if (!jobs[i].measured)
+			MeasureDatabase(&jobs[i]);
+	}
 	pfree(jobs);
 }

@@ -189,6 +189,16 @@ LookUp(void)
 }
 
 /*
+ * Report the activity of the worker, with the present time as its start.
+ */
+static void
+ShowActivity(BackendState state, const char *activity)
+{
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(state, activity);
+}
+
+/*
  * Make a pass over the buffer headers.
  */
 static void
@@ -198,8 +208,7 @@ MakePass(void)
 	int64		now;
 
 	Assert(am_lazydrop_worker);
-	pgstat_report_activity(STATE_RUNNING,
-						   "invalidating buffers of dropped relations");
+	ShowActivity(STATE_RUNNING, "invalidating buffers of dropped relations");
 	LAZYDROP_INJECTION_POINT("lazydrop-worker");
 	(void) LazyDropPass(0, NULL, NULL);
 	now = LazyDropNow();
@@ -214,8 +223,7 @@ MakePass(void)
 static void
 BeginRemoving(void)
 {
-	pgstat_report_activity(STATE_RUNNING,
-						   "removing files of dropped relations");
+	ShowActivity(STATE_RUNNING, "removing files of dropped relations");
 	next_look_at = LazyDropNow() + PATIENCE_MS * INT64CONST(1000000);
 }
 
@@ -256,7 +264,13 @@ WaitForStep(void)
 		if (now < next_step_at && LazyDropSpaceIsShort(removing_spcoid))
 			next_step_at = now;
 		if (now >= next_step_at)
+		{
+			ShowActivity(STATE_RUNNING, "removing files of dropped relations");
 			return true;
+		}
+
+		/* Otherwise it would look like a statement that runs for hours. */
+		ShowActivity(STATE_IDLE, "waiting for the next file to remove");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
 						 Max(Min(next_step_at, next_look_at) - now, 0) / 1000000 + 1,
@@ -366,8 +380,7 @@ LazyDropWorkerMain(Datum arg)
 		if (removed || work != LAZYDROP_WORK_NONE)
 			continue;
 
-		pgstat_report_activity(STATE_IDLE,
-							   timeout < 0 ? "" : "waiting for more drops");
+		ShowActivity(STATE_IDLE, timeout < 0 ? "" : "waiting for more drops");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 						 (sleep < 0 ? 0 : WL_TIMEOUT),

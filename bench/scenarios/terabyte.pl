@@ -24,6 +24,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use LazyDropBench;
+use List::Util qw(sum0);
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time usleep);
 
@@ -55,17 +56,17 @@ sub is_slow
 	return $case->{server} ne 'on' && megabytes($case->{size}) > 16 * 1024;
 }
 
-# Returns the nanoseconds of CPU time that these processes have used.
+# Returns the nanoseconds of CPU time that each of these processes has used, except those
+# that have exited.
 sub cpu_of
 {
-	my $sum = 0;
+	my %cpu;
 	foreach my $pid (@_)
 	{
-		# It may have exited.
-		my $text = eval { slurp_file("/proc/$pid/schedstat") } // next;
-		$sum += ($text =~ /^(\d+)/)[0];
+		my $text = eval { slurp_file("/proc/$pid/schedstat") };
+		$cpu{$pid} = ($text =~ /^(\d+)/)[0] if defined $text;
 	}
-	return $sum;
+	return %cpu;
 }
 
 sub all_processes
@@ -96,10 +97,11 @@ sub at_rate
 	);
 	usleep(1_000_000);
 	my $from = $session->query_safe($number);
-	my ($cpu, $of_writer) = (cpu_of(all_processes($node)), cpu_of($writer));
+	my %before = cpu_of(all_processes($node));
 	usleep($seconds * 1_000_000);
-	$cpu = cpu_of(all_processes($node)) - $cpu;
-	$of_writer = cpu_of($writer) - $of_writer;
+	my %after = cpu_of(keys %before);
+	my $cpu = sum0(map { $after{$_} - $before{$_} } keys %after);
+	my $of_writer = $after{$writer} - $before{$writer};
 	my $drops = $session->query_safe($number) - $from;
 	pgbench_finish($job);
 	$session->quit;

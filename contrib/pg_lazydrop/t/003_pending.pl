@@ -2,7 +2,7 @@
 
 # Test the reasons in pg_lazydrop_pending why an entry is pending, and the size of a dropped
 # database, and that the worker is idle in pg_stat_activity while lazydrop.removal_rate
-# makes it wait.
+# makes it wait.  The log reports an entry that is stuck.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,6 +22,15 @@ my $node = start_quiet_node('main', 'lazydrop.lookup_limit' => '0');
 $node->safe_psql('postgres',
 	'CREATE EXTENSION pg_lazydrop; CREATE EXTENSION injection_points');
 my $worker = stats($node)->{worker_pid};
+
+# Another server, whose entry stays until it is a minute old.
+my $stuck = start_quiet_node('stuck');
+$stuck->safe_psql('postgres', 'CREATE SEQUENCE s');
+my $path = $stuck->safe_psql('postgres', q{SELECT pg_relation_filepath('s')});
+my $pin = $stuck->background_psql('postgres');
+$pin->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
+$stuck->safe_psql('postgres', 'ALTER SEQUENCE s RESTART');
+
 my $monitor = $node->background_psql('postgres');
 
 # Wait until the only entry has the expected row, and test it.
@@ -195,4 +204,15 @@ SKIP:
 
 $monitor->quit;
 $node->stop;
+
+# --- the log --------------------------------------------------------------------------
+
+$stuck->wait_for_log(
+	qr/LOG:  lazy drop of relation "\Q$path\E" has been pending for \d+ seconds\n.*DETAIL:  A process has one of its buffers pinned\./
+);
+pass('an entry that waits for a pin is reported after a minute');
+$pin->query_safe('COMMIT');
+wait_for_nothing($stuck);
+$pin->quit;
+$stuck->stop;
 done_testing();

@@ -495,6 +495,7 @@ extern LazyDropWork LazyDropFindBuffers(int64 delay_ms,
 										long *timeout_ms);
 extern void LazyDropSumPending(LazyDropStats *stats);
 extern int	LazyDropListPending(LazyDropPending *result, int room);
+extern bool LazyDropFindStuck(int64 age_ms, LazyDropPending *pending);
 extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,
 							 int njobs);
 extern bool LazyDropFindOldestJob(const LazyDropFilter *filter,

@@ -399,6 +399,26 @@ FindWait(const LazyDropEntry *entry, int64 now_ns, LazyDropPending *pending)
 }
 
 /*
+ * Describe an entry.  All other fields are zero.  The caller holds the lock.
+ */
+static void
+DescribeEntry(const LazyDropEntry *entry, int64 now_ns, TimestampTz now,
+			  LazyDropPending *pending)
+{
+	memset(pending, 0, sizeof(LazyDropPending));
+	pending->locator = entry->locator;
+	pending->since = now - (now_ns - entry->buried_at_ns) / 1000;
+	pending->buffers_done = entry->buffers != LAZYDROP_BUFFERS_BURIED;
+	pending->files_done = entry->files == LAZYDROP_FILES_NONE;
+	pending->files = entry->nfiles;
+	pending->bytes = entry->bytes;
+	pending->failures = entry->nfailures;
+	if (entry->retry_at_ns > now_ns)
+		pending->next_attempt = now + (entry->retry_at_ns - now_ns) / 1000;
+	FindWait(entry, now_ns, pending);
+}
+
+/*
  * Fill an array of "room" elements with pending drops, oldest first.  Returns
  * the number of elements.  The lock is held all the time, so droppers wait.
  */
@@ -414,26 +434,47 @@ LazyDropListPending(LazyDropPending *result, int room)
 	dlist_foreach(iter, &LazyDropCtl->pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
-		LazyDropPending *pending = &result[n];
 
 		if (n == room)
 			break;
-		if (LazyDropIsForLeftovers(&entry->locator))
-			continue;
-		pending->locator = entry->locator;
-		pending->since = now - (now_ns - entry->buried_at_ns) / 1000;
-		pending->buffers_done = entry->buffers != LAZYDROP_BUFFERS_BURIED;
-		pending->files_done = entry->files == LAZYDROP_FILES_NONE;
-		pending->files = entry->nfiles;
-		pending->bytes = entry->bytes;
-		pending->failures = entry->nfailures;
-		if (entry->retry_at_ns > now_ns)
-			pending->next_attempt = now + (entry->retry_at_ns - now_ns) / 1000;
-		FindWait(entry, now_ns, pending);
-		n++;
+		if (!LazyDropIsForLeftovers(&entry->locator))
+			DescribeEntry(entry, now_ns, now, &result[n++]);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	return n;
+}
+
+/*
+ * Find an entry that is older than this and waits for other processes, among the
+ * oldest ones.  Returns false if there is none.
+ */
+bool
+LazyDropFindStuck(int64 age_ms, LazyDropPending *pending)
+{
+	int64		now_ns = LazyDropNow();
+	TimestampTz now = GetCurrentTimestamp();
+	bool		found = false;
+	int			n = 0;
+	dlist_iter	iter;
+
+	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
+	dlist_foreach(iter, &LazyDropCtl->pending)
+	{
+		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
+
+		if (now_ns - entry->buried_at_ns < age_ms * 1000000 || ++n > LAZYDROP_BATCH)
+			break;
+		if (LazyDropIsForLeftovers(&entry->locator))
+			continue;
+		DescribeEntry(entry, now_ns, now, pending);
+		found = pending->wait == LAZYDROP_WAIT_PIN ||
+			pending->wait == LAZYDROP_WAIT_DROPPER ||
+			pending->wait == LAZYDROP_WAIT_PROCESSES;
+		if (found)
+			break;
+	}
+	LWLockRelease(&LazyDropCtl->lock);
+	return found;
 }
 
 /* ---------------------------------------------------------------------

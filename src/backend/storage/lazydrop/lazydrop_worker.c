@@ -72,6 +72,12 @@
 #define POLL_MS				100
 
 /*
+ * Age from which on an entry that waits for other processes is reported, beside
+ * lazydrop.pass_delay, and interval of these reports, in milliseconds.
+ */
+#define STUCK_MS			60000
+
+/*
  * Seconds until the worker is restarted after it has exited.  Meanwhile, drops
  * are done as in stock.  A worker that cannot start must not be started all
  * the time.
@@ -120,6 +126,37 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
+ * Report, once a minute, an old entry that waits for other processes.
+ */
+static void
+ReportStuck(void)
+{
+	static int64 report_at = 0;
+	int64		now = LazyDropNow();
+	LazyDropPending pending;
+	int			seconds;
+
+	if (now < report_at)
+		return;
+	report_at = now + PATIENCE_MS * INT64CONST(1000000);
+	if (!LazyDropFindStuck((int64) STUCK_MS + lazydrop_pass_delay, &pending))
+		return;
+	report_at = now + STUCK_MS * INT64CONST(1000000);
+	seconds = (GetCurrentTimestamp() - pending.since) / USECS_PER_SEC;
+	ereport(LOG,
+			(RelFileNumberIsValid(pending.locator.relNumber) ?
+			 errmsg("lazy drop of relation \"%s\" has been pending for %d seconds",
+					LazyDropRelPathPerm(pending.locator, MAIN_FORKNUM).str, seconds) :
+			 errmsg("lazy drop of database %u in tablespace %u has been pending for %d seconds",
+					pending.locator.dbOid, pending.locator.spcOid, seconds),
+			 pending.wait == LAZYDROP_WAIT_PIN ?
+			 errdetail("A process has one of its buffers pinned.") :
+			 pending.wait == LAZYDROP_WAIT_DROPPER ?
+			 errdetail("The process with PID %d, which dropped it, has not finished.", pending.pid) :
+			 errdetail("Other processes have not closed its files yet.")));
+}
+
+/*
  * Find out whether a pass is due, or buffers are to be looked up.  Returns the
  * number of milliseconds until that may change, or files may have to be
  * removed, without a wakeup, or -1 if nothing is pending.
@@ -134,6 +171,7 @@ LookForBuffers(LazyDropWork *work)
 		return -1;
 	if (LazyDropAdvanceWaiting())
 		timeout = POLL_MS;
+	ReportStuck();
 	*work = LazyDropFindBuffers(lazydrop_pass_delay, &schedule, &timeout);
 	return timeout;
 }

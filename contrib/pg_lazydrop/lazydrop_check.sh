@@ -32,13 +32,16 @@ for limit in "$warning" "$critical" "$fallbacks"; do
 	esac
 done
 
-if ! out=$("${PSQL:-psql}" -XAtq -v ON_ERROR_STOP=1 -v warning="$warning" \
+if ! out=$("${PSQL:-psql}" -XAtqw -v ON_ERROR_STOP=1 -v warning="$warning" \
 	-v critical="$critical" -v fallbacks="$fallbacks" \
 	-f "$(dirname "$0")/lazydrop_check.sql" "$@" 2>&1); then
 	unknown "$(printf '%s\n' "$out" | head -n 1)"
 fi
-printf '%s\n' "$out"
-case $out in
+
+# psql may have printed warnings, too.
+line=$(printf '%s\n' "$out" | grep -E '^(OK|WARNING|CRITICAL|UNKNOWN) - ' | head -n 1)
+printf '%s\n' "${line:-UNKNOWN - there is no result}"
+case $line in
 	OK*) exit 0 ;;
 	WARNING*) exit 1 ;;
 	CRITICAL*) exit 2 ;;

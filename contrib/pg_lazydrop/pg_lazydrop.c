@@ -552,7 +552,7 @@ pg_lazydrop_advise(PG_FUNCTION_ARGS)
 
 	for (int n = 0; n < LAZYDROP_ADVICE_VERDICTS; n++)
 	{
-		const		LazyDropAdviceVerdict *verdict = &verdicts[n];
+		const LazyDropAdviceVerdict *verdict = &verdicts[n];
 		Datum		values[NUM_VERDICT_COLUMNS];
 		bool		nulls[NUM_VERDICT_COLUMNS] = {0};
 		bool		undecided = verdict->bytes == 0;

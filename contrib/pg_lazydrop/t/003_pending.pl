@@ -32,6 +32,11 @@ $pin->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT * FROM s; FETCH c');
 $stuck->safe_psql('postgres', 'ALTER SEQUENCE s RESTART');
 
 my $monitor = $node->background_psql('postgres');
+$_->set_query_timer_restart() foreach $pin, $monitor;
+
+# The directory of the server must be one that can be removed.
+my $protected;
+END { chmod 0700, $protected if defined $protected; }
 
 # Wait until the only entry has the expected row, and test it.
 sub waits_for
@@ -120,6 +125,7 @@ SKIP:
 	  (     $node->data_dir . '/'
 		  . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')}))
 	  =~ m{^(.*)/[0-9]+$};
+	$protected = $directory;
 	chmod 0500, $directory or die "could not change $directory: $!";
 	$node->safe_psql('postgres', 'DROP TABLE t');
 	waits_for(
@@ -172,13 +178,15 @@ ok( wait_until(
 			return $started ne '';
 		}),
 	'the worker is idle while it waits');
+my $left = $monitor->query_safe('SELECT sum(bytes) FROM pg_lazydrop_pending');
 ok( wait_until(
 		sub {
 			return $monitor->query_safe(
-				"SELECT query_start > '$started' $activity AND state = 'idle'"
-			) eq 't';
+				"SELECT query_start > '$started' AND
+					(SELECT sum(bytes) < $left FROM pg_lazydrop_pending)
+				$activity AND state = 'idle'") eq 't';
 		}),
-	'and each step is a new one');
+	'and a new step has another start');
 is( $monitor->query_safe(
 		"SELECT sum(bytes) BETWEEN 1 AND $size - 1 FROM pg_lazydrop_pending"),
 	't',

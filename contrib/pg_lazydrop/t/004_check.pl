@@ -8,11 +8,12 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../../src/test/lazydrop";
 use IPC::Run;
-use LazyDropUtils qw(stats start_quiet_node stop_process continue_process);
+use LazyDropUtils qw(start_quiet_node need_injection_points hold_at release);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+need_injection_points();
 plan skip_all => 'no sh on this platform' if $windows_os;
 
 # Room for five, which a test can fill.
@@ -20,8 +21,9 @@ my $node = start_quiet_node(
 	'main',
 	'lazydrop.lookup_limit' => '0',
 	'lazydrop.max_pending' => '5',
-	'lazydrop.pass_delay' => '600s');
-$node->safe_psql('postgres', 'CREATE EXTENSION pg_lazydrop');
+	'lazydrop.pass_delay' => '60s');
+$node->safe_psql('postgres',
+	'CREATE EXTENSION pg_lazydrop; CREATE EXTENSION injection_points');
 
 # The script and the query that it runs are used as they are installed.
 my $script = PostgreSQL::Test::Utils::tempdir() . '/lazydrop_check.sh';
@@ -72,8 +74,8 @@ check_is(
 	qr/^CRITICAL - 1 pending.*\|$performance/,
 	'a very old entry');
 
-# The worker does not wait with a list that is half full.
-my $worker = stop_process(stats($node)->{worker_pid});
+# The worker would not wait with a list that is half full.
+hold_at($node, 'lazydrop-removal');
 drop_tables(3);
 check_is(
 	[], 1,
@@ -85,7 +87,7 @@ $node->safe_psql(
 	'postgres', q{
 	SELECT format('CREATE TABLE t%s (a int)', i) FROM generate_series(1, 6) AS i \gexec
 	DROP TABLE t1, t2, t3, t4, t5, t6});
-continue_process($worker);
+release($node, 'lazydrop-removal');
 $node->safe_psql('postgres', 'SELECT pg_lazydrop_drain()');
 check_is(
 	[],
@@ -95,6 +97,15 @@ check_is(
 check_is([ '-f' => 6 ], 0, qr/^OK - 0 pending/, 'as many as are allowed');
 $node->safe_psql('postgres', 'SELECT pg_stat_lazydrop_reset()');
 check_is([], 0, qr/^OK - 0 pending/, 'after a reset');
+
+# Warnings of psql are no result.
+my $passwords = PostgreSQL::Test::Utils::tempdir() . '/passwords';
+append_to_file($passwords, "host:1:database:role:secret\n");
+chmod 0644, $passwords or die "could not change $passwords: $!";
+{
+	local $ENV{PGPASSFILE} = $passwords;
+	check_is([], 0, qr/^OK - 0 pending[^\n]*\n\z/, 'with a warning of psql');
+}
 
 # No worker can be registered.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 0');

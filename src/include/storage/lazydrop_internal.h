@@ -494,7 +494,7 @@ extern LazyDropWork LazyDropFindBuffers(int64 delay_ms,
 										const LazyDropSchedule *schedule,
 										long *timeout_ms);
 extern void LazyDropSumPending(LazyDropStats *stats);
-extern int	LazyDropListPending(LazyDropPending *result, int room);
+extern int	LazyDropListPending(LazyDropPending *result, int room, int64 delay_ms);
 extern bool LazyDropFindStuck(int64 age_ms, LazyDropPending *pending);
 extern int	LazyDropFindJobs(const LazyDropFilter *filter, LazyDropJob *jobs,
 							 int njobs);

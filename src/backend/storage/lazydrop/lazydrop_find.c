@@ -363,7 +363,8 @@ LazyDropSumPending(LazyDropStats *stats)
  * there is one.  The caller holds the lock.
  */
 static void
-FindWait(const LazyDropEntry *entry, int64 now_ns, LazyDropPending *pending)
+FindWait(const LazyDropEntry *entry, int64 now_ns, int64 delay_ms,
+		 LazyDropPending *pending)
 {
 	ProcNumber	process = INVALID_PROC_NUMBER;
 
@@ -389,21 +390,25 @@ FindWait(const LazyDropEntry *entry, int64 now_ns, LazyDropPending *pending)
 	}
 	else if (!LazyDropHaveWorker())
 		pending->wait = LAZYDROP_WAIT_NO_WORKER;
-	else if (entry->files != LAZYDROP_FILES_NONE)
-		pending->wait = LAZYDROP_WAIT_WORKER;
+	else if (entry->files == LAZYDROP_FILES_NONE && entry->pinned)
+		pending->wait = LAZYDROP_WAIT_PIN;
+	else if (entry->files == LAZYDROP_FILES_NONE && !LazyDropCanLookUp(entry) &&
+			 now_ns - entry->buried_at_ns < delay_ms * 1000000)
+		pending->wait = LAZYDROP_WAIT_DELAY;
 	else
-		pending->wait = entry->pinned ? LAZYDROP_WAIT_PIN : LAZYDROP_WAIT_DELAY;
+		pending->wait = LAZYDROP_WAIT_WORKER;
 
 	if (process != INVALID_PROC_NUMBER)
 		pending->pid = GetPGProcByNumber(process)->pid;
 }
 
 /*
- * Describe an entry.  All other fields are zero.  The caller holds the lock.
+ * Describe an entry.  "delay_ms" is lazydrop.pass_delay.  The caller holds the
+ * lock.
  */
 static void
 DescribeEntry(const LazyDropEntry *entry, int64 now_ns, TimestampTz now,
-			  LazyDropPending *pending)
+			  int64 delay_ms, LazyDropPending *pending)
 {
 	memset(pending, 0, sizeof(LazyDropPending));
 	pending->locator = entry->locator;
@@ -413,17 +418,18 @@ DescribeEntry(const LazyDropEntry *entry, int64 now_ns, TimestampTz now,
 	pending->files = entry->nfiles;
 	pending->bytes = entry->bytes;
 	pending->failures = entry->nfailures;
-	if (entry->retry_at_ns > now_ns)
+	if (entry->files != LAZYDROP_FILES_NONE && entry->retry_at_ns > now_ns)
 		pending->next_attempt = now + (entry->retry_at_ns - now_ns) / 1000;
-	FindWait(entry, now_ns, pending);
+	FindWait(entry, now_ns, delay_ms, pending);
 }
 
 /*
  * Fill an array of "room" elements with pending drops, oldest first.  Returns
- * the number of elements.  The lock is held all the time, so droppers wait.
+ * the number of elements.  "delay_ms" is lazydrop.pass_delay.  The lock is held
+ * all the time, so droppers wait.
  */
 int
-LazyDropListPending(LazyDropPending *result, int room)
+LazyDropListPending(LazyDropPending *result, int room, int64 delay_ms)
 {
 	int64		now_ns = LazyDropNow();
 	TimestampTz now = GetCurrentTimestamp();
@@ -438,7 +444,7 @@ LazyDropListPending(LazyDropPending *result, int room)
 		if (n == room)
 			break;
 		if (!LazyDropIsForLeftovers(&entry->locator))
-			DescribeEntry(entry, now_ns, now, &result[n++]);
+			DescribeEntry(entry, now_ns, now, delay_ms, &result[n++]);
 	}
 	LWLockRelease(&LazyDropCtl->lock);
 	return n;
@@ -466,7 +472,7 @@ LazyDropFindStuck(int64 age_ms, LazyDropPending *pending)
 			break;
 		if (LazyDropIsForLeftovers(&entry->locator))
 			continue;
-		DescribeEntry(entry, now_ns, now, pending);
+		DescribeEntry(entry, now_ns, now, age_ms, pending);
 		found = pending->wait == LAZYDROP_WAIT_PIN ||
 			pending->wait == LAZYDROP_WAIT_DROPPER ||
 			pending->wait == LAZYDROP_WAIT_PROCESSES;

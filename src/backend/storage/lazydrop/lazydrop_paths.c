@@ -387,36 +387,38 @@ LazyDropMeasureBlocks(const RelFileLocator *locator, uint64 serial)
 }
 
 /*
- * Add the files in a directory to a number and a total size.  Returns false if
- * it exists and cannot be read.
+ * Add a file, or all files in a directory, to a number and a total size.
+ * Returns false if that is not possible.
  */
 static bool
-AddDirectory(const char *path, int *nfiles, uint64 *bytes)
+AddFiles(const char *path, int *nfiles, uint64 *bytes)
 {
-	DIR		   *dir = AllocateDir(path);
-	struct dirent *de;
 	bool		result = true;
+	struct stat st;
+	DIR		   *dir;
+	struct dirent *de;
 
+	CHECK_FOR_INTERRUPTS();
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT;
+	if (!S_ISDIR(st.st_mode))
+	{
+		(*nfiles)++;
+		*bytes += st.st_size;
+		return true;
+	}
+
+	dir = AllocateDir(path);
 	if (dir == NULL)
 		return errno == ENOENT;
 	while (errno = 0, (de = ReadDirExtended(dir, path, DEBUG1)) != NULL)
 	{
 		char		file[MAXPGPATH * 2];
-		struct stat st;
 
-		CHECK_FOR_INTERRUPTS();
 		if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
 			continue;
 		snprintf(file, sizeof(file), "%s/%s", path, de->d_name);
-		if (lstat(file, &st) < 0)
-			continue;
-		if (S_ISDIR(st.st_mode))
-			result &= AddDirectory(file, nfiles, bytes);
-		else
-		{
-			(*nfiles)++;
-			*bytes += st.st_size;
-		}
+		result &= AddFiles(file, nfiles, bytes);
 	}
 	result &= errno == 0;
 	FreeDir(dir);
@@ -437,12 +439,12 @@ MeasureDatabase(const LazyDropJob *job)
 	if (!job->hidden)
 	{
 		LazyDropDirectoryPath(&path, job);
-		known &= AddDirectory(path.str, &nfiles, &bytes);
+		known &= AddFiles(path.str, &nfiles, &bytes);
 	}
 	for (int n = 0; n < job->nhidden; n++)
 	{
 		LazyDropFindHidden(&path, job, n);
-		known &= AddDirectory(path.str, &nfiles, &bytes);
+		known &= AddFiles(path.str, &nfiles, &bytes);
 	}
 	if (known)
 		LazyDropSetSize(job, nfiles, bytes);

@@ -956,7 +956,8 @@ LazyDropSetBlocks(const RelFileLocator *locator, uint64 serial,
 
 /*
  * Set the number of files of an entry and their total size, unless the job is
- * out of date or they are known.
+ * out of date or they are known.  The caller may have missed files that have
+ * been renamed meanwhile.
  */
 void
 LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes)
@@ -965,7 +966,9 @@ LazyDropSetSize(const LazyDropJob *job, int nfiles, uint64 bytes)
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_EXCLUSIVE);
 	if (entry->serial == job->serial && !entry->measured &&
-		entry->files != LAZYDROP_FILES_NONE)
+		entry->files != LAZYDROP_FILES_NONE &&
+		entry->names == (job->hidden ? LAZYDROP_NAMES_HIDDEN : LAZYDROP_NAMES_OWN) &&
+		entry->nhidden == job->nhidden)
 	{
 		entry->nfiles = nfiles;
 		entry->bytes = bytes;

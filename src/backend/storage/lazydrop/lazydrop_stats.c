@@ -107,7 +107,7 @@ LazyDropGetPending(int *npending)
 	room = pg_atomic_read_u32(&LazyDropCtl->npending);
 	result = palloc_extended(mul_size(Max(room, 1), sizeof(LazyDropPending)),
 							 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	*npending = LazyDropListPending(result, room);
+	*npending = LazyDropListPending(result, room, lazydrop_pass_delay);
 	return result;
 }
 

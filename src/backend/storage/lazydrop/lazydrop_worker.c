@@ -151,6 +151,8 @@ ReportStuck(void)
 					pending.locator.dbOid, pending.locator.spcOid, seconds),
 			 pending.wait == LAZYDROP_WAIT_PIN ?
 			 errdetail("A process has one of its buffers pinned.") :
+			 pending.wait == LAZYDROP_WAIT_DROPPER && pending.pid == 0 ?
+			 errdetail("The process that dropped it has not finished.") :
 			 pending.wait == LAZYDROP_WAIT_DROPPER ?
 			 errdetail("The process with PID %d, which dropped it, has not finished.", pending.pid) :
 			 errdetail("Other processes have not closed its files yet.")));

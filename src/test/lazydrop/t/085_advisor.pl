@@ -378,7 +378,7 @@ reload_with(
 wait_for_advice($node, q{s->>'worker_pid' IS NULL});
 $node->safe_psql('postgres', 'DROP TABLE wide; CHECKPOINT');
 my $is_removing =
-  q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'lazy drop worker' AND state = 'active' AND query ~ '^removing'};
+  q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'lazy drop worker' AND wait_event = 'LazyDropThrottle'};
 $node->poll_query_until('postgres', $is_removing)
   or die 'nothing is removed';
 reload_with($node, 'lazydrop.advisor' => 'on');

@@ -236,6 +236,36 @@ is( $node->safe_psql(
 	't',
 	'though the hit ratio is high with any size');
 
+# Sizes between the simulated ones are on a line; the rest of the memory is the file-system
+# cache's.  Several calls may see different seconds.
+my $all_agree = q{
+	WITH size AS MATERIALIZED (
+		SELECT *, lead(shared_buffers) OVER w AS next, lead(reads_per_second) OVER w AS next_reads
+		FROM pg_lazydrop_advice WINDOW w AS (ORDER BY factor)
+	), checks AS (
+		SELECT pg_lazydrop_advice_reads((shared_buffers + next) / 2) AS result,
+			(reads_per_second + next_reads) / 2 AS should_be
+		FROM size WHERE next IS NOT NULL
+		UNION ALL
+		SELECT pg_lazydrop_advice_reads(bytes), reads_per_second
+		FROM size, LATERAL (SELECT CASE factor WHEN 0.25 THEN 1 WHEN 4 THEN shared_buffers * 2
+								   ELSE shared_buffers END) AS v(bytes)
+		UNION ALL
+		SELECT CASE i WHEN 1 THEN disk_reads_min ELSE disk_reads_max END,
+			CASE i WHEN 1 THEN CASE WHEN memory > most THEN 0
+									ELSE least(reads_per_second, pg_lazydrop_advice_reads(memory)) END
+				   ELSE least(reads_per_second,
+							  pg_lazydrop_advice_reads(greatest(shared_buffers, memory - shared_buffers))) END
+		FROM (SELECT max(shared_buffers) AS most FROM size) AS m,
+			LATERAL unnest(ARRAY[most / 3, most, most + 8192, most * 2]) AS memory,
+			pg_lazydrop_advice_range(memory), generate_series(1, 2) AS i
+	)
+	SELECT count(*) > 40 AND count(DISTINCT should_be) > 5 AND bool_and(abs(result - should_be) < 1e-6 * (1 + should_be))
+	FROM checks};
+$node->poll_query_until('postgres', $all_agree)
+  or die "other sizes are estimated in another way\n";
+pass('sizes between these are on a line');
+
 # The same server, warm, with an advisor that has seen nothing.
 foreach my $load (
 	[ $hot_and_cold, 'increase (?:2|3)', '98 % again' ],

@@ -67,7 +67,8 @@ is_deeply([ sort grep { !$setting{$_} } keys %named ],
 # An image that git ignores would be missing in a clone.
 my (@links, @dead);
 foreach my $file (
-	glob("'$top'/*.md '$top'/{bench,bench/patroni,doc/upstream,patches}/*.md"))
+	glob(
+		"'$top'/*.md '$top'/{bench,bench/patroni,doc/upstream,patches}/*.md"))
 {
 	my @of_file = grep { !/^\w+:/ } slurp_file($file) =~ /\]\(([^)#]+)/g;
 	push @links, @of_file;
@@ -127,7 +128,9 @@ is_same_set(
 	],
 	'keys of lazydrop.stats are the columns of pg_stat_lazydrop');
 # "main_classes" is there only with assertions.
-my @cache_keys = grep { $_ ne 'main_classes' } keys
+my @cache_keys =
+  grep { $_ ne 'main_classes' }
+  keys
   %{ decode_json($node->safe_psql('postgres', 'SHOW lazydrop.cache_stats')) };
 is_same_set(
 	\@cache_keys,
@@ -140,7 +143,8 @@ is_same_set(
 
 # --- views ------------------------------------------------------------------
 
-foreach my $view ('pg_stat_lazydrop', 'pg_stat_lazydrop_cache',
+foreach my $view (
+	'pg_stat_lazydrop', 'pg_stat_lazydrop_cache',
 	'pg_lazydrop_pending', 'pg_lazydrop_advice')
 {
 	my @columns = lines(
@@ -219,14 +223,17 @@ foreach my $part (split /^(?=\w)/m, $exporter)
 		$metrics{$name},
 		[
 			lines(
-				"SELECT key FROM ($query) AS q, LATERAL json_each(to_json(q))"
+				"SELECT DISTINCT key FROM ($query) AS q, LATERAL json_each(to_json(q))"
 			)
 		],
 		"metrics of $name are what its query returns");
 }
 is_same_set(
 	$metrics{pg_lazydrop_cache},
-	[ grep { $_ ne 'stats_reset' } @cache_keys ],
+	[
+		map  { /^(?:scan_resistance|main)$/ ? $_ : "${_}_total" }
+		grep { !/^(?:stats_reset|buffers|probation)$/ } @cache_keys
+	],
 	'and those of the buffer cache are the keys of lazydrop.cache_stats');
 
 # --- rules -------------------------------------------------------------------------------------------
@@ -239,12 +246,14 @@ foreach my $test (grep { !/040_torture/ } glob("'$FindBin::RealBin'/*.pl"))
 	my %rules = map { $_ => 1 } slurp_file($test) =~ /\b([RCA][0-9]+)\b/g;
 	push @{ $cited{$_} }, $number foreach keys %rules;
 }
-my @rules = map {
-	slurp_file("$top/src/backend/storage/$_") =~ /^([RCA]\d+)\./mg
-} qw(lazydrop/README buffer/README.lazydrop advisor/README);
+my @rules =
+  map { slurp_file("$top/src/backend/storage/$_") =~ /^([RCA]\d+)\./mg }
+  qw(lazydrop/README buffer/README.lazydrop advisor/README);
 my %table =
-  slurp_file("$FindBin::RealBin/../README") =~ /^([RCA]\d+) +((?:\d{3} ?)+)$/mg;
-is_same_set([ keys %table ], \@rules, 'each rule has its tests in the README');
+  slurp_file("$FindBin::RealBin/../README") =~
+  /^([RCA]\d+) +((?:\d{3} ?)+)$/mg;
+is_same_set([ keys %table ], \@rules,
+	'each rule has its tests in the README');
 is($table{$_}, join(' ', sort @{ $cited{$_} // [] }), "tests that cite $_")
   foreach @rules;
 

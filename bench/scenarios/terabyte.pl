@@ -83,7 +83,9 @@ sub all_processes
 sub at_rate
 {
 	my ($node, $rate) = @_;
-	my $seconds = $opt{quick} ? 1 : $rate < 10 ? 15 : 5;
+
+	# Long enough for a drop, in a smoke run, too: pgbench's intervals are random.
+	my $seconds = $opt{quick} ? ($rate < 10 ? 4 : 1) : $rate < 10 ? 15 : 5;
 	my $prefix = in_scratch('latency');
 	my $job = pgbench_start(
 		$node, loop_script(), '-c', 1,

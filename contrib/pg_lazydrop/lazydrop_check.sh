@@ -32,10 +32,14 @@ for limit in "$warning" "$critical" "$fallbacks"; do
 	esac
 done
 
+script=$0
+[ ! -L "$script" ] || script=$(readlink -f "$script")
+export PGCONNECT_TIMEOUT="${PGCONNECT_TIMEOUT:-10}"
 if ! out=$("${PSQL:-psql}" -XAtqw -v ON_ERROR_STOP=1 -v warning="$warning" \
 	-v critical="$critical" -v fallbacks="$fallbacks" \
-	-f "$(dirname "$0")/lazydrop_check.sql" "$@" 2>&1); then
-	unknown "$(printf '%s\n' "$out" | head -n 1)"
+	-f "$(dirname "$script")/lazydrop_check.sql" "$@" 2>&1); then
+	error=$(printf '%s\n' "$out" | grep -E '(error|ERROR|FATAL): ' | head -n 1)
+	unknown "${error:-$(printf '%s\n' "$out" | head -n 1)}"
 fi
 
 # psql may have printed warnings, too.

@@ -8,7 +8,8 @@
 -- Copyright (c) 2026, LazyDrop developers
 
 -- The owner of the database may have created operators and functions of these names.
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) AS search_path \gset
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) AS search_path,
+       pg_catalog.set_config('statement_timeout', '30s', false) AS timeout \gset
 \if :{?warning} \else \set warning 60 \endif
 \if :{?critical} \else \set critical 600 \endif
 \if :{?fallbacks} \else \set fallbacks 0 \endif
@@ -27,8 +28,8 @@ WITH stats AS MATERIALIZED (
 )
 SELECT CASE WHEN s IS NULL THEN 'UNKNOWN - this is not a LazyDrop server'
        ELSE
-         CASE WHEN age >= :critical THEN 'CRITICAL'
-              WHEN age >= :warning OR NOT has_worker OR
+         CASE WHEN age > :critical THEN 'CRITICAL'
+              WHEN age > :warning OR NOT has_worker OR
                    entries >= 0.8 * max_entries OR fallbacks > :fallbacks THEN 'WARNING'
               ELSE 'OK' END ||
          format(' - %s pending, %s of files, oldest %s s%s%s%s',
@@ -40,7 +41,7 @@ SELECT CASE WHEN s IS NULL THEN 'UNKNOWN - this is not a LazyDrop server'
                           format(', %s drops done as in stock since %s',
                                  fallbacks, s ->> 'stats_reset') END) ||
          format('|pending=%s;%s;;0;%s bytes=%sB age=%ss;%s;%s;0 fallbacks=%sc',
-                entries, ceil(0.8 * max_entries), max_entries, bytes, round(age, 1),
+                entries, ceil(0.8 * max_entries) - 1, max_entries, bytes, round(age, 1),
                 :warning, :critical, fallbacks)
        END
   FROM pending;

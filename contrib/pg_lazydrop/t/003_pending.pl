@@ -216,7 +216,7 @@ $node->stop;
 # --- the log --------------------------------------------------------------------------
 
 $stuck->wait_for_log(
-	qr/LOG:  lazy drop of relation "\Q$path\E" has been pending for \d+ seconds\n.*DETAIL:  A process has one of its buffers pinned\./
+	qr/LOG:  lazy drop of relation "\Q$path\E" has been pending for \d+ seconds\n.*DETAIL:  One of its buffers was pinned when it was last looked at\./
 );
 pass('an entry that waits for a pin is reported after a minute');
 $pin->query_safe('COMMIT');

@@ -451,8 +451,9 @@ LazyDropListPending(LazyDropPending *result, int room, int64 delay_ms)
 }
 
 /*
- * Find an entry that is older than this and waits for other processes, among the
- * oldest ones.  Returns false if there is none.
+ * Find the oldest entry that is older than this, and for which the worker can do
+ * nothing until another process has done something.  Returns false if there is
+ * none.
  */
 bool
 LazyDropFindStuck(int64 age_ms, LazyDropPending *pending)
@@ -460,7 +461,6 @@ LazyDropFindStuck(int64 age_ms, LazyDropPending *pending)
 	int64		now_ns = LazyDropNow();
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found = false;
-	int			n = 0;
 	dlist_iter	iter;
 
 	LWLockAcquire(&LazyDropCtl->lock, LW_SHARED);
@@ -468,14 +468,15 @@ LazyDropFindStuck(int64 age_ms, LazyDropPending *pending)
 	{
 		LazyDropEntry *entry = dlist_container(LazyDropEntry, node, iter.cur);
 
-		if (now_ns - entry->buried_at_ns < age_ms * 1000000 || ++n > LAZYDROP_BATCH)
+		if (now_ns - entry->buried_at_ns < age_ms * 1000000)
 			break;
 		if (LazyDropIsForLeftovers(&entry->locator))
 			continue;
 		DescribeEntry(entry, now_ns, now, age_ms, pending);
 		found = pending->wait == LAZYDROP_WAIT_PIN ||
 			pending->wait == LAZYDROP_WAIT_DROPPER ||
-			pending->wait == LAZYDROP_WAIT_PROCESSES;
+			pending->wait == LAZYDROP_WAIT_PROCESSES ||
+			(pending->wait == LAZYDROP_WAIT_PASS && pending->pid != MyProcPid);
 		if (found)
 			break;
 	}

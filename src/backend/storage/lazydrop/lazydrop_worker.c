@@ -126,7 +126,8 @@ WorkerExit(int code, Datum arg)
 }
 
 /*
- * Report, once a minute, an old entry that waits for other processes.
+ * Report, once a minute, the oldest entry that has been waiting for another
+ * process for long.
  */
 static void
 ReportStuck(void)
@@ -150,12 +151,14 @@ ReportStuck(void)
 			 errmsg("lazy drop of database %u in tablespace %u has been pending for %d seconds",
 					pending.locator.dbOid, pending.locator.spcOid, seconds),
 			 pending.wait == LAZYDROP_WAIT_PIN ?
-			 errdetail("A process has one of its buffers pinned.") :
+			 errdetail("One of its buffers was pinned when it was last looked at.") :
+			 pending.wait == LAZYDROP_WAIT_PASS ?
+			 errdetail("The process with PID %d is invalidating its buffers.", pending.pid) :
 			 pending.wait == LAZYDROP_WAIT_DROPPER && pending.pid == 0 ?
 			 errdetail("The process that dropped it has not finished.") :
 			 pending.wait == LAZYDROP_WAIT_DROPPER ?
 			 errdetail("The process with PID %d, which dropped it, has not finished.", pending.pid) :
-			 errdetail("Other processes have not closed its files yet.")));
+			 errdetail("Other processes have not closed its files yet, or the checkpointer has not processed requests for them.")));
 }
 
 /*

@@ -415,6 +415,10 @@ sub replay_updates
 	my $update = "$before_each; UPDATE scan SET id = id + 1;\n";
 	$node->safe_psql('postgres', $update);
 	$node->wait_for_replay_catchup($standby);
+
+	# A reset does not exclude reads of the last second.
+	my $seen = advice($standby)->{seconds};
+	wait_for_advice($standby, "(s->>'seconds')::numeric > $seen + 1.5");
 	$standby->safe_psql('postgres',
 		'SELECT pg_lazydrop_advice_reset(), pg_wal_replay_pause()');
 	$node->safe_psql('postgres', $update x $times);

@@ -34,11 +34,12 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use LazyDropBench;
-use Time::HiRes qw(time);
+use LazyDropUtils qw(pg_major);
+use Time::HiRes   qw(time);
 
 our @EXPORT =
   qw(%by_index cache_settings restart_as start_as make_rows filler only expect_plan
-  touch_hot hot_left blocks_read zipf_pgbench zipf_sql repeat_statement);
+  touch_hot hot_left blocks_read wait_for_sessions blocks_so_far zipf_pgbench zipf_sql repeat_statement);
 
 our %by_index = (
 	max_parallel_workers_per_gather => '0',
@@ -258,6 +259,37 @@ sub blocks_read
 	my ($blocks) = $plan =~ /"Shared Read Blocks": (\d+)/
 	  or die "no count of blocks in: $plan\n";
 	return $blocks;
+}
+
+=pod
+
+=item wait_for_sessions($node), blocks_so_far($node)
+
+Wait until all other sessions have ended, and have sent their statistics; return the
+numbers of pages that have been found and read so far, according to pg_stat_io.
+
+=cut
+
+sub wait_for_sessions
+{
+	my ($node) = @_;
+	$node->poll_query_until('postgres',
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}
+	) or die "sessions do not end\n";
+	return;
+}
+
+sub blocks_so_far
+{
+	my ($node) = @_;
+	my $reads =
+	  pg_major("$opt{fork}/bin") < 18
+	  ? 'sum(reads)'
+	  : 'sum(read_bytes) / 8192';
+	return split /\|/, $node->safe_psql(
+		'postgres', qq{
+		SELECT sum(hits)::bigint, coalesce($reads, 0)::bigint
+		FROM pg_stat_io WHERE object = 'relation'});
 }
 
 =pod

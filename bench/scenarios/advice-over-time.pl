@@ -27,9 +27,8 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
-use LazyDropUtils qw(pg_major);
-use List::Util    qw(max min);
-use Time::HiRes   qw(time);
+use List::Util  qw(max min);
+use Time::HiRes qw(time);
 
 my $shared_buffers = $opt{quick} ? '16MB' : '64MB';
 my $buffers = 128 * megabytes($shared_buffers);
@@ -119,25 +118,8 @@ sub run_step
 		# A second of an idle server.
 		$node->safe_psql('postgres', 'SELECT pg_sleep(1)');
 	}
-
-	# A session has sent its statistics when it has ended.
-	$node->poll_query_until('postgres',
-		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}
-	) or die "pgbench's sessions do not end\n";
+	wait_for_sessions($node);
 	return;
-}
-
-# The numbers of pages that pg_stat_io has counted as read, and as found.
-sub so_far
-{
-	my $reads =
-	  pg_major("$opt{fork}/bin") < 18
-	  ? 'sum(reads)'
-	  : 'sum(read_bytes) / 8192';
-	return split /\|/,
-	  $node->safe_psql('postgres',
-		"SELECT coalesce($reads, 0)::bigint, sum(hits) FROM pg_stat_io WHERE object = 'relation'"
-	  );
 }
 
 sub start_warm
@@ -253,7 +235,7 @@ scenario 'advice-over-time' => (
 		my (%seen, @answers);
 		my $note = sub {
 			my ($i) = @_;
-			my ($reads, $hits) = so_far();
+			my ($hits, $reads) = blocks_so_far($node);
 			push @{ $seen{reads}[$i] }, $reads;
 			return if $i != $present;
 			push @{ $seen{hits} }, $hits;

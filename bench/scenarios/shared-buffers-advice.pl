@@ -26,8 +26,7 @@ use warnings FATAL => 'all';
 
 use LazyDropBench;
 use LazyDropCache;
-use LazyDropUtils qw(pg_major);
-use List::Util    qw(max sum0);
+use List::Util qw(max sum0);
 
 my $shared_buffers = $opt{quick} ? '32MB' : '256MB';
 my $buffers = 128 * megabytes($shared_buffers);
@@ -110,39 +109,17 @@ sub start_with
 	return;
 }
 
-# A session has sent its statistics when it has ended.
-sub wait_for_sessions
-{
-	$node->poll_query_until('postgres',
-		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}
-	) or die "pgbench's sessions do not end\n";
-	return;
-}
-
-# Returns the numbers of pages found and read, according to pg_stat_io.
-sub blocks_so_far
-{
-	my $reads =
-	  pg_major("$opt{fork}/bin") < 18
-	  ? 'sum(reads)'
-	  : 'sum(read_bytes) / 8192';
-	return split /\|/, $node->safe_psql(
-		'postgres', qq{
-		SELECT sum(hits), $reads
-		FROM pg_stat_io WHERE object = 'relation'});
-}
-
 # Returns the hit ratio in per cent, and the rate of transactions.  pg_stat_io is not
 # reset, because the advisor would ignore the second in which this happens.
 sub measure
 {
 	my ($name) = @_;
 	run_load($name, 2);
-	wait_for_sessions();
-	my ($hits_before, $reads_before) = blocks_so_far();
+	wait_for_sessions($node);
+	my ($hits_before, $reads_before) = blocks_so_far($node);
 	my $rate = run_load($name, 2);
-	wait_for_sessions();
-	my ($hits, $reads) = blocks_so_far();
+	wait_for_sessions($node);
+	my ($hits, $reads) = blocks_so_far($node);
 	$hits  -= $hits_before;
 	$reads -= $reads_before;
 	return (100 * $hits / ($hits + $reads), $rate);
@@ -207,7 +184,7 @@ scenario 'shared-buffers-advice' => (
 
 		start_with($server, 1, $name);
 		run_load($name, 2);
-		wait_for_sessions();
+		wait_for_sessions($node);
 		$node->safe_psql('postgres', 'SELECT pg_lazydrop_advice_reset()');
 		($real{1}) = measure($name);
 
